@@ -247,7 +247,10 @@ impl Inner {
     pub(super) fn seen_good(&self, vbn: u64, blocks: u64) {
         self.found_well(vbn, blocks);
         if !self.wrong.borrow().is_empty() && !has(Bug::WrongForEver) {
-            self.wrong.borrow_mut().retain(|(v, ..), _| !(vbn..vbn + blocks).contains(v));
+            let mut wrong = self.wrong.borrow_mut();
+            let of = |vbn| (vbn, 0, Shown::Wrong);
+            let all: Vec<_> = wrong.range(of(vbn)..of(vbn + blocks)).map(|(k, _)| *k).collect();
+            all.iter().for_each(|k| drop(wrong.remove(k)));
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) enum Into {
 pub(crate) struct Filled {
     /// Slabs whose new places may lack something.
     pub(crate) stay: Vec<usize>,
+    /// Those of them of which only the new place is to blame.
+    pub(crate) deaf: BTreeSet<usize>,
     /// Something that no copy has was given up, or what may lead to something.
     pub(crate) is_lossy: bool,
 }
@@ -69,6 +71,8 @@ struct Walk {
     unled: Cell<Unled>,
     /// Slabs with blocks of data of that kind.
     held: RefCell<BTreeSet<usize>>,
+    /// Slabs of which the new place does not give something back.
+    deaf: RefCell<BTreeSet<usize>>,
     /// Removed devices that did not answer when they were asked.
     silent: RefCell<BTreeSet<u16>>,
 }
@@ -85,6 +89,7 @@ impl Walk {
             unread: Cell::new(0),
             unled: Cell::default(),
             held: RefCell::default(),
+            deaf: RefCell::default(),
             silent: RefCell::default(),
         }
     }
@@ -115,17 +120,21 @@ impl Inner {
         self.checkpoint_now().await?;
         let mut before = u64::MAX;
         // What one walk held or gave up the next one may not meet again.
-        let (mut held, mut is_lossy) = (BTreeSet::new(), false);
+        let (mut held, mut deaf, mut is_lossy) = (BTreeSet::new(), BTreeSet::new(), false);
         loop {
             let w = self.walk(into, true).await?;
             self.flush_filled(into).await?;
-            held.extend(w.held.take());
+            let of_source = w.held.take();
+            deaf.extend(w.deaf.take());
+            deaf.retain(|s| !of_source.contains(s) && !held.contains(s));
+            held.extend(of_source);
             is_lossy |= w.lost.get() > 0;
             // Only places know what they have.
             if into != Into::Moves || has(Bug::UnreadIsLeft) {
                 return Ok(Filled::default());
             }
-            let lacks = self.space.borrow().blocks_lacking(&held);
+            let but: BTreeSet<usize> = held.union(&deaf).copied().collect();
+            let lacks = self.space.borrow().blocks_lacking(&but);
             let is_led = w.unled.get() == Unled::Nobody && w.lost_pages.get() == 0;
             if is_led && lacks > 0 && lacks < before && !has(Bug::LackingUnasked) {
                 before = lacks;
@@ -134,7 +143,7 @@ impl Inner {
             // Whatever no walk finds, though it could read all that leads anywhere, is in use for nothing.
             let unled = w.unled.get();
             is_lossy |= unled == Unled::NotRemoved && !has(Bug::LetGoStands);
-            return Ok(Filled { stay: self.staying(unled, held), is_lossy });
+            return Ok(Filled { stay: self.staying(unled, but), deaf, is_lossy });
         }
     }
 
@@ -164,6 +173,16 @@ impl Inner {
             slab.copies[slab.moving?.index]?
         };
         self.device(from.device)
+    }
+
+    /// The new place of a slab does not give a block back.
+    fn not_given_back(&self, w: &Walk, vbn: u64) -> IoResult {
+        self.do_without(w, IoError::Path)?;
+        w.deaf.borrow_mut().insert(self.space.borrow().slab_of(vbn));
+        if has(Bug::UnreadHoldsAll) {
+            w.unled.set(Unled::All);
+        }
+        Ok(())
     }
 
     /// What should be brought cannot be read now. Only a slab can do without.

@@ -29,6 +29,8 @@ pub(crate) struct Plot {
     pub(crate) empty: bool,
     /// Blocks in use.
     pub(crate) used: u64,
+    /// Where it was moved did not give everything back: it goes to no poor place.
+    pub(crate) deaf: bool,
 }
 
 /// What a pool looks like.
@@ -53,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) stuck: usize,
     /// Of those, copies whose slab cannot be read anywhere.
     pub(crate) unreadable: usize,
+    /// Copies for which there is no place but poor ones, which do not do for them.
+    pub(crate) deaf: usize,
 }
 
 impl Plan {
@@ -143,6 +147,7 @@ impl View {
                     plan.give_up.push(e.slab);
                 }
                 None if plan.moves.len() >= most => {}
+                None if p.deaf => plan.deaf += 1,
                 None => match v.take_poor(&p.copies) {
                     Some(to) => plan.moves.push((p.slab, index, to)),
                     None => plan.stuck += 1,

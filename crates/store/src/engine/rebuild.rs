@@ -86,12 +86,13 @@ impl Inner {
         if !has(Bug::FailedIsDead) {
             self.ask_absent().await;
         }
-        // Slabs that lack something without it.
-        let mut held = BTreeSet::new();
+        // Slabs that lack something without it, and those that were moved to places that do not give everything back.
+        let (mut held, mut deaf) = (BTreeSet::new(), BTreeSet::new());
         loop {
             self.upkeep_goes_on().await?;
             let mut view = self.view();
             view.plots.retain(|p| !held.contains(&p.slab));
+            view.plots.iter_mut().for_each(|p| p.deaf = deaf.contains(&p.slab));
             let left: u64 = view
                 .plots
                 .iter()
@@ -101,7 +102,10 @@ impl Inner {
             self.upkeep.plan_for(left);
             let plan = view.evacuate(BATCH);
             if !plan.is_empty() {
-                held.extend(self.carry_out(plan).await?);
+                let Filled { stay, deaf: no_echo, .. } = self.carry_out(plan).await?;
+                held.extend(stay.into_iter().filter(|s| !no_echo.contains(s)));
+                // They go elsewhere with the next plan.
+                deaf.extend(no_echo);
                 looked = false;
                 continue;
             }
@@ -114,7 +118,7 @@ impl Inner {
                 }
             }
             // What others have moved or given up lately is vacant after one more.
-            if plan.stuck > 0 && !looked {
+            if plan.stuck + plan.deaf > 0 && !looked {
                 self.checkpoint_now().await?;
                 looked = true;
                 continue;
@@ -122,13 +126,9 @@ impl Inner {
             let all = self.view();
             let of_it = |p: &&Plot| p.copies.iter().flatten().any(|c| c.device == n);
             let held = all.plots.iter().filter(of_it).filter(|p| held.contains(&p.slab)).count();
-            let places = |of: fn(&Site) -> &[u32]| {
-                all.sites.iter().filter(|s| s.fit).any(|s| !of(s).is_empty())
-            };
-            let is_poor = !places(|s| &s.vacant) && places(|s| &s.poor);
             return match plan.stuck {
-                0 if held == 0 => Ok(()),
-                0 if is_poor => Err(poor_room(held)),
+                0 if held == 0 && plan.deaf == 0 => Ok(()),
+                0 if held == 0 => Err(poor_room(plan.deaf)),
                 0 => Err(unread_elsewhere(held, self.device(n).is_some_and(|d| d.is_away()))),
                 _ => Err(no_room(n, plan.stuck, plan.unreadable)),
             };
@@ -202,8 +202,8 @@ impl Inner {
     }
 
     /// Gives up what a plan gives up, and moves what it moves. Gives the slabs that stay where they are, as not all that they have
-    /// can be read.
-    async fn carry_out(self: &Rc<Self>, plan: Plan) -> StoreResult<Vec<usize>> {
+    /// can be read, or be had from where they were to go.
+    async fn carry_out(self: &Rc<Self>, plan: Plan) -> StoreResult<Filled> {
         let moves = plan.moves.clone();
         let begin = move |i: &Inner| {
             // Hosts have gone on writing since the plan was made.
@@ -228,21 +228,21 @@ impl Inner {
         if moves.is_empty() {
             // What was given up is vacant after one more.
             self.checkpoint_now().await?;
-            return Ok(Vec::new());
+            return Ok(Filled::default());
         }
         let mut filled = Ok(Filled::default());
         let returns = self.upkeep.returns();
         if !has(Bug::SwitchedBeforeCopied) {
             filled = self.fill(Into::Moves).await;
         }
-        let Filled { stay, is_lossy } = match filled {
+        let filled = match filled {
             Ok(filled) => filled,
             Err(e) => {
                 self.space.borrow_mut().abandon_moves();
                 return Err(e.into());
             }
         };
-        let lacking = stay.clone();
+        let (stay, is_lossy) = (filled.stay.clone(), filled.is_lossy);
         let end = move |i: &Inner| {
             // What was lost without a device is not when that is back.
             let stands = !is_lossy || i.upkeep.returns() == returns || has(Bug::ReturnUnseen);
@@ -256,7 +256,7 @@ impl Inner {
             i.space.borrow_mut().abandon_moves();
         };
         self.act(Box::new(end)).await?;
-        Ok(lacking)
+        Ok(filled)
     }
 
     /// What the pool looks like to plans.
@@ -305,6 +305,7 @@ impl Inner {
             copies: copies(slab),
             empty: is_empty(slab),
             used: room - u64::from(s.free),
+            deaf: false,
         });
         let (sites, plots) = (sites.collect(), plots.collect());
         // The pool must not be too full without them.
@@ -378,7 +379,7 @@ impl Inner {
             let view = self.view();
             let moved = |p: &&Plot| moves.iter().any(|(s, ..)| *s == p.slab);
             self.upkeep.plan_for(view.plots.iter().filter(moved).map(|p| p.used).sum());
-            held.extend(self.carry_out(Plan { moves, ..Plan::default() }).await?);
+            held.extend(self.carry_out(Plan { moves, ..Plan::default() }).await?.stay);
             self.checkpoint_now().await?;
         }
     }

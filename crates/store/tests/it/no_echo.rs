@@ -151,7 +151,7 @@ fn everywhere(l: &Layout, within: &BTreeSet<u64>) -> Vec<u64> {
 /// A device of a mirror of three is dead, and one that is larger takes its place. That has no spare blocks, and nowhere gives back what
 /// is written to one block of each slab. Whether anything is left on the dead one, and the blocks that cannot be read without the
 /// partner of that one.
-fn nowhere() -> (Option<u32>, Vec<u64>) {
+fn nowhere(seconds: u64) -> (Option<u32>, Vec<u64>) {
     let b = crate::older::sized(&[8 * MIB, 8 * MIB, 8 * MIB, 16 * MIB], 7);
     let ill = ill();
     let new: Rc<dyn Disk> = Rc::new(IllDisk(b.disk(3), ill.clone()));
@@ -174,7 +174,7 @@ fn nowhere() -> (Option<u32>, Vec<u64>) {
         p.replace(0, new).await.unwrap();
         p
     });
-    wait(&b, 3600);
+    wait(&b, seconds);
     let left = left(&p);
     b.media[1].set_offline(true);
     wait(&b, 1);
@@ -192,17 +192,17 @@ fn nowhere() -> (Option<u32>, Vec<u64>) {
 
 #[test]
 fn what_one_device_does_not_give_back_moves_to_another_one() {
-    assert_eq!(nowhere(), (None, vec![]));
+    assert_eq!(nowhere(3600), (None, vec![]));
 }
 
 /// The one device of a pool, which has no second copies and no spare blocks, is replaced by another one. That never gives back what it
-/// took where `deaf` is. What it has of the use of blocks, how it is laid out, what is left on the old one, and how the pool opens again.
-fn heads(deaf: &[u64]) -> (Vec<u64>, Layout, Option<u32>, Result<u8, String>) {
+/// took where `deaf` is. What it has of the use of blocks, how it is laid out, what is left on the old one, how the pool opens again, and what it has told meanwhile.
+fn heads(deaf: &[u64]) -> (Vec<u64>, Layout, Option<u32>, Result<u8, String>, BTreeSet<String>) {
     let (b, ill) = (Bench::new(2, 7), ill());
     ill.deaf.borrow_mut().extend(deaf);
     let (old, new): (_, Rc<dyn Disk>) = (b.disk(0), Rc::new(IllDisk(b.disk(1), ill)));
     let again = vec![old.clone(), new.clone()];
-    let left = b.run(async move {
+    let (left, told) = b.run(async move {
         let spec = PoolSpec { spares: 0, ..crate::bench::spec(1) };
         create(std::slice::from_ref(&old), &spec).await.unwrap();
         let p = Pool::open(vec![old], Options::default()).await.unwrap();
@@ -210,10 +210,14 @@ fn heads(deaf: &[u64]) -> (Vec<u64>, Layout, Option<u32>, Result<u8, String>) {
         write(&p, 1, 0, BLOCKS * B, 1).await.unwrap();
         p.settled().await.unwrap();
         p.replace(0, new).await.unwrap();
-        sleep(90 * SECONDS).await;
+        let mut told = BTreeSet::new();
+        for _ in 0..90 {
+            sleep(SECONDS).await;
+            told.extend(p.status().trouble);
+        }
         let left = left(&p);
         p.close().await.unwrap();
-        left
+        (left, told)
     });
     let heads = pages_of(&b.media[1], &|h| h.kind == PageKind::SlabMeta);
     let opened = b.run(async move {
@@ -221,15 +225,30 @@ fn heads(deaf: &[u64]) -> (Vec<u64>, Layout, Option<u32>, Result<u8, String>) {
         let p = Pool::open(there, Options::default()).await.map_err(|e| e.to_string())?;
         first(&p, 1, 0).await.map_err(|e| format!("{e:?}"))
     });
-    (heads, layout_of(&b.media[1], &b.media[1]), left, opened)
+    (heads, layout_of(&b.media[1], &b.media[1]), left, opened, told)
 }
 
 /// The same when the head of a slab, in both places that it has, is not given back, wherever the slab goes.
 fn without_head() -> (Option<u32>, Result<u8, String>) {
     let (all, like, ..) = heads(&[]);
     let within = all.into_iter().map(|at| at_in(&like, at)).collect();
-    let (.., left, opened) = heads(&everywhere(&like, &within));
+    let (.., left, opened, told) = heads(&everywhere(&like, &within));
+    // All that it has can be read.
+    assert!(told.iter().all(|t| t.contains("no place that gives back")), "{told:?}");
     (left, opened)
+}
+
+/// The same where only the place is like that to which the first slab goes.
+fn without_first_head() -> (Option<u32>, Result<u8, String>, BTreeSet<String>) {
+    let all = heads(&[]).0;
+    let near = |at: &u64| *at < all[0] + 16 * B;
+    let (.., left, opened, told) = heads(&all.iter().copied().filter(near).collect::<Vec<_>>());
+    (left, opened, told)
+}
+
+#[test]
+fn a_slab_goes_elsewhere_at_once_if_its_new_place_does_not_give_something_back() {
+    assert_eq!(without_first_head(), (None, Ok(1), BTreeSet::new()));
 }
 
 #[test]
@@ -255,7 +274,7 @@ fn planted_bugs_are_caught() {
         assert!(!whole, "{of:?} {spares}");
     }
     plant(Some(Bug::PoorIsRoom));
-    let nowhere = nowhere();
+    let nowhere = nowhere(120);
     plant(Some(Bug::HeldMoves));
     let (meanwhile, head) = (without_echo(Filled::Meanwhile, 0), without_head());
     plant(None);

@@ -377,7 +377,7 @@ impl Inner {
             Err(IoError::Path) if has(Bug::EchoAwaited) => Err(IoError::Path),
             Err(IoError::Path) if w.into == Into::Moves => {
                 self.upkeep.shun(d, at);
-                self.leave_out(w, vbn, IoError::Path).map(|()| false)
+                self.not_given_back(w, vbn).map(|()| false)
             }
             _ => {
                 // It does not hold what is written, and has no spare blocks: it is of no use.

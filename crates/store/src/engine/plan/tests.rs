@@ -20,7 +20,7 @@ fn site(number: u16, vacant: &[u32]) -> Site {
 }
 
 fn plot(slab: usize, a: (u16, u32), b: (u16, u32), used: u64) -> Plot {
-    Plot { slab, copies: [at(a.0, a.1), at(b.0, b.1)], empty: used == 0, used }
+    Plot { slab, copies: [at(a.0, a.1), at(b.0, b.1)], empty: used == 0, used, deaf: false }
 }
 
 fn drained(mut v: View, device: u16) -> View {
