@@ -35,8 +35,9 @@ pub(super) struct Orders {
     branches: BTreeSet<Branch>,
     open: BTreeMap<ActId, (Pair, Act)>,
     next: ActId,
-    /// Resets that nobody waits for any more. They end the SPC-2 reservation that is there all the same.
-    left: BTreeSet<ActId>,
+    /// Resets that nobody waits for any more, each with the first command begun since. They end the SPC-2 reservation that is there
+    /// all the same.
+    left: BTreeMap<ActId, ActId>,
     /// There were too many: anything may be.
     lost: bool,
 }
@@ -44,7 +45,7 @@ pub(super) struct Orders {
 impl Default for Orders {
     fn default() -> Orders {
         let branches = BTreeSet::from([Branch::default()]);
-        Orders { branches, open: BTreeMap::new(), next: 1, left: BTreeSet::new(), lost: false }
+        Orders { branches, open: BTreeMap::new(), next: 1, left: BTreeMap::new(), lost: false }
     }
 }
 
@@ -150,9 +151,19 @@ impl Orders {
             })
             .collect();
         if !self.is_reserved() {
-            std::mem::take(&mut self.left).into_iter().for_each(|id| self.settled(id));
+            std::mem::take(&mut self.left).into_keys().for_each(|id| self.settled(id));
         }
         Ok(())
+    }
+
+    /// A unit was reserved by this command: no reset that was left before it ends that.
+    pub(super) fn reserved_by(&mut self, id: ActId) {
+        let before: Vec<ActId> =
+            self.left.iter().filter(|(_, since)| **since <= id).map(|(left, _)| *left).collect();
+        for left in before {
+            self.left.remove(&left);
+            self.settled(left);
+        }
     }
 
     /// An SPC-2 reservation may be there.
@@ -214,7 +225,7 @@ impl Orders {
             self.open.iter().filter(is_its).map(|(i, (_, act))| (*i, *act == Act::Reset)).collect();
         for (id, is_reset) in all {
             match is_reset && self.is_reserved() {
-                true => drop(self.left.insert(id)),
+                true => drop(self.left.insert(id, self.next)),
                 false => self.settled(id),
             }
         }

@@ -185,10 +185,10 @@ impl Story {
         })
     }
 
-    /// Whether a device has no superblock as new as those of others.
+    /// Whether a device has no superblock that is nearly as new as those of others. One that is being written may be on some only.
     pub(crate) fn lacks_superblock(&self, m: &SimMedium) -> bool {
-        let newest = |m: &SimMedium| self.newest_on(m).map(|s| s.seq);
-        self.media.iter().any(|other| newest(m) < newest(other))
+        let newest = |m: &SimMedium| self.newest_on(m).map_or(0, |s| s.seq);
+        self.media.iter().any(|other| newest(m) + 1 < newest(other))
     }
 
     /// How a device of this size is laid out.

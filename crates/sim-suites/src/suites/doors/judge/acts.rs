@@ -126,9 +126,12 @@ impl Judge {
         let known = self.check(known);
         // The present nexus has it now, and keeps it.
         let reserved = r.reserves.filter(|_| *said == Said::Good);
-        let former = reserved.and_then(|p| self.former.borrow_mut().remove(&(r.volume, p)));
-        if let Some(id) = former {
-            self.change(r.volume, |b| b.orders.settled(id));
+        if let Some(pair) = reserved {
+            let former = self.former.borrow_mut().remove(&(r.volume, pair)).unwrap_or_default();
+            self.change(r.volume, |b| {
+                former.into_iter().for_each(|id| b.orders.settled(id));
+                b.orders.reserved_by(r.id);
+            });
         }
         for (code, one) in self.told_by(r) {
             let sure = known.told.contains(&(one.0, code, true));

@@ -102,7 +102,7 @@ pub(super) struct Judge {
     /// order.
     unsettled: RefCell<BTreeSet<u8>>,
     /// What ends an SPC-2 reservation that is of a nexus before the present one of the same ports, by volume and ports.
-    former: RefCell<BTreeMap<(u32, Pair), ActId>>,
+    former: RefCell<BTreeMap<(u32, Pair), Vec<ActId>>>,
     /// By path and volume, the login of the newest write that landed.
     newest: RefCell<BTreeMap<(usize, u32), u32>>,
     /// What happens is written to standard error.
@@ -303,7 +303,8 @@ impl Judge {
                 if b.lives && b.orders.may_be_held_by(p.pair) {
                     let lost = b.orders.begin(p.pair, Act::Lost);
                     if !self.fragile.get() {
-                        self.former.borrow_mut().insert((number, p.pair), lost);
+                        let mut former = self.former.borrow_mut();
+                        former.entry((number, p.pair)).or_default().push(lost);
                     }
                 }
                 b.attentions.doubt(p.pair, now);
