@@ -9,6 +9,7 @@ use super::page::{Page, Section, Table};
 use super::runner::Runner;
 use super::target::{Medium, NOT_OURS, Target, Wanted};
 use super::{Scenario, ScenarioError};
+use crate::plot::Chart;
 use crate::units;
 use serde_json::{Value, json};
 use std::net::Ipv6Addr;
@@ -109,6 +110,7 @@ impl Drop for Host {
 struct Found {
     table: Table,
     data: Vec<Value>,
+    charts: Vec<Chart>,
     passed: u64,
     failed: u64,
 }
@@ -239,6 +241,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
     let mut found = Found {
         table: Table::new(&["what", "measured", "goal", "met"]),
         data: Vec::new(),
+        charts: Vec::new(),
         passed: 0,
         failed: 0,
     };
@@ -269,7 +272,10 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
             r.cores.target,
             units::size(VOLUME)
         ),
-        sections: vec![Section::Table(found.table)],
+        sections: vec![
+            Section::Table(found.table),
+            Section::Figure(String::new(), "Hosts over a stop and a start".into(), found.charts),
+        ],
         data: json!(found.data),
         frame: None,
         passed: found.passed,

@@ -250,7 +250,9 @@ impl Inner {
             let mut wrong = self.wrong.borrow_mut();
             let of = |vbn| (vbn, 0, Shown::Wrong);
             let all: Vec<_> = wrong.range(of(vbn)..of(vbn + blocks)).map(|(k, _)| *k).collect();
-            all.iter().for_each(|k| drop(wrong.remove(k)));
+            for k in &all {
+                wrong.remove(k);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! A target that is stopped and started anew under the load of many hosts.
 
 use super::{CHANNELS, Found, HOSTS, Host, LOOKS, STEP, channels, target};
+use crate::plot::{Axis, Chart, Scale, Series};
 use crate::scenario::ScenarioError;
 use crate::scenario::runner::Runner;
 use crate::scenario::target::Medium;
@@ -47,7 +48,16 @@ pub(super) fn run(r: &Runner<'_>, found: &mut Found) -> Result<(), ScenarioError
     let well = pauses.len() as u32;
     let what = format!("of {HOSTS} such hosts, those that saw no error over the stop and a start");
     found.row(r, &what, well.to_string(), &format!("= {HOSTS}"), well == HOSTS);
-    let longest = pauses.iter().copied().max().unwrap_or_default();
+    pauses.sort_unstable();
+    let longest = pauses.last().copied().unwrap_or_default();
+    let points = pauses.iter().zip(1u32..);
+    let points = points.map(|(p, n)| (f64::from(n), *p as f64 / 1e6)).collect();
+    found.charts.push(Chart {
+        title: format!("Longest pause of {HOSTS} hosts"),
+        x: Axis::new("hosts that paused no longer", Scale::Linear),
+        y: Axis::new("pause in milliseconds", Scale::Linear),
+        series: vec![Series::new("target stopped and started anew", points)],
+    });
     let is = units::nanos(longest as f64);
     let met = longest > 0 && longest <= PAUSE.as_nanos() as u64;
     found.row(r, "longest pause of a host over both", is, "<= 2 s", met);
