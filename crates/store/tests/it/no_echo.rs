@@ -195,9 +195,22 @@ fn what_one_device_does_not_give_back_moves_to_another_one() {
     assert_eq!(nowhere(3600), (None, vec![]));
 }
 
+/// What comes of a device that takes the place of another one.
+struct Heads {
+    /// What it has of the use of blocks.
+    all: Vec<u64>,
+    like: Layout,
+    /// What is left on the old one.
+    left: Option<u32>,
+    /// How the pool opens again.
+    opened: Result<u8, String>,
+    /// What it has told meanwhile.
+    told: BTreeSet<String>,
+}
+
 /// The one device of a pool, which has no second copies and no spare blocks, is replaced by another one. That never gives back what it
-/// took where `deaf` is. What it has of the use of blocks, how it is laid out, what is left on the old one, how the pool opens again, and what it has told meanwhile.
-fn heads(deaf: &[u64]) -> (Vec<u64>, Layout, Option<u32>, Result<u8, String>, BTreeSet<String>) {
+/// took where `deaf` is.
+fn heads(deaf: &[u64]) -> Heads {
     let (b, ill) = (Bench::new(2, 7), ill());
     ill.deaf.borrow_mut().extend(deaf);
     let (old, new): (_, Rc<dyn Disk>) = (b.disk(0), Rc::new(IllDisk(b.disk(1), ill)));
@@ -219,20 +232,20 @@ fn heads(deaf: &[u64]) -> (Vec<u64>, Layout, Option<u32>, Result<u8, String>, BT
         p.close().await.unwrap();
         (left, told)
     });
-    let heads = pages_of(&b.media[1], &|h| h.kind == PageKind::SlabMeta);
+    let all = pages_of(&b.media[1], &|h| h.kind == PageKind::SlabMeta);
     let opened = b.run(async move {
         let there = if left.is_none() { again[1..].to_vec() } else { again };
         let p = Pool::open(there, Options::default()).await.map_err(|e| e.to_string())?;
         first(&p, 1, 0).await.map_err(|e| format!("{e:?}"))
     });
-    (heads, layout_of(&b.media[1], &b.media[1]), left, opened, told)
+    Heads { all, like: layout_of(&b.media[1], &b.media[1]), left, opened, told }
 }
 
 /// The same when the head of a slab, in both places that it has, is not given back, wherever the slab goes.
 fn without_head() -> (Option<u32>, Result<u8, String>) {
-    let (all, like, ..) = heads(&[]);
+    let Heads { all, like, .. } = heads(&[]);
     let within = all.into_iter().map(|at| at_in(&like, at)).collect();
-    let (.., left, opened, told) = heads(&everywhere(&like, &within));
+    let Heads { left, opened, told, .. } = heads(&everywhere(&like, &within));
     // All that it has can be read.
     assert!(told.iter().all(|t| t.contains("no place that gives back")), "{told:?}");
     (left, opened)
@@ -240,10 +253,10 @@ fn without_head() -> (Option<u32>, Result<u8, String>) {
 
 /// The same where only the place is like that to which the first slab goes.
 fn without_first_head() -> (Option<u32>, Result<u8, String>, BTreeSet<String>) {
-    let all = heads(&[]).0;
+    let all = heads(&[]).all;
     let near = |at: &u64| *at < all[0] + 16 * B;
-    let (.., left, opened, told) = heads(&all.iter().copied().filter(near).collect::<Vec<_>>());
-    (left, opened, told)
+    let found = heads(&all.iter().copied().filter(near).collect::<Vec<_>>());
+    (found.left, found.opened, found.told)
 }
 
 #[test]
