@@ -31,6 +31,11 @@ fn made_of(part: &Part) -> String {
     format!("{} is made of `{}`", part.of.display(), part.name.display())
 }
 
+/// What loop devices have that it is made of. One that does not answer is no use by others.
+fn parts_of(held: &Held, path: &Path) -> Result<Vec<Part>> {
+    parts(held.identity(), held.path()).map_err(|why| unusable(path, why))
+}
+
 /// A use that lasts.
 fn kept(used: impl Fn() -> Option<String>) -> Option<String> {
     let mut found = used()?;
@@ -243,14 +248,10 @@ impl Holds {
 
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
     fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
-        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
-            let owner = self.owner_below(&part, None);
-            let owner = owner.map(|owner| format!("which belongs to {owner}"));
-            // Where that is not up, its path tells.
-            let known = || self.known_as(&part).err().map(|e| e.to_string());
-            let used = || kept(|| part.used_by()).map(|why| format!("which is in use: {why}"));
-            if let Some(why) = owner.or_else(known).or_else(used) {
-                return Err(in_use(path, format!("{}, {why}", made_of(&part))));
+        for part in parts_of(held, path)? {
+            self.check_part(&part, path, None)?;
+            if let Some(why) = kept(|| part.used_by()) {
+                return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
             }
         }
         Ok(())
@@ -265,19 +266,27 @@ impl Holds {
         its_own: Option<&Owner>,
     ) -> Result<()> {
         self.check_above(held, path, its_own)?;
-        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
-            let owner = self.owner_below(&part, its_own);
-            let owner = owner.map(|owner| format!("which belongs to {owner}"));
-            let known = || self.known_as(&part).err().map(|e| e.to_string());
-            if let Some(why) = owner.or_else(known) {
-                return Err(in_use(path, format!("{}, {why}", made_of(&part))));
-            }
-        }
+        let all = parts_of(held, path)?;
+        all.iter().try_for_each(|part| self.check_part(part, path, its_own))?;
         let pool = match its_own {
             Some(Owner::Pool(name)) => Some(name.as_str()),
             _ => None,
         };
-        self.check_belongs_below(held, path, pool)
+        self.check_labels_below(&all, path, pool)
+    }
+
+    /// Refuses what belongs to others of this node, up or not, but for one owner.
+    fn check_part(&self, part: &Part, path: &Path, but: Option<&Owner>) -> Result<()> {
+        if let Some(owner) = self.owner_below(part, but) {
+            let why = format!("{}, which belongs to {owner}", made_of(part));
+            return Err(in_use(path, why));
+        }
+        // Where that is not up, its path tells.
+        self.known_as(part).map_err(|e| match e.code {
+            // Nobody was found to have it: that could not be asked.
+            Code::IoError => unusable(path, format!("{}: {}", made_of(part), e.reason)),
+            _ => in_use(path, format!("{}, {e}", made_of(part))),
+        })
     }
 
     /// Refuses what others have by something that is made of it.
@@ -333,7 +342,12 @@ impl Holds {
         path: &Path,
         pool: Option<&str>,
     ) -> Result<()> {
-        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
+        self.check_labels_below(&parts_of(held, path)?, path, pool)
+    }
+
+    /// The same of what it was found to be made of.
+    fn check_labels_below(&self, all: &[Part], path: &Path, pool: Option<&str>) -> Result<()> {
+        for part in all {
             let there = soon_at(&part.name).map_err(|e| unusable(path, e))?;
             if there.is_none_or(|t| t.identity != part.identity) {
                 continue;
@@ -341,7 +355,7 @@ impl Holds {
             let Ok(below) = Held::beside(&part.name) else { continue };
             match self.check_belongs(&below, path, pool) {
                 Err(e) if e.code != Code::IoError => {
-                    let why = format!("{}: {}", made_of(&part), e.reason);
+                    let why = format!("{}: {}", made_of(part), e.reason);
                     return Err(in_use(path, why).hint(e.hint));
                 }
                 _ => {}
