@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Part, above, all_of, opened_by, parts, soon_at, used_by};
+use weir_uring::device::{Extent, Part, above, all_of, opened_by, parts, soon_at, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -124,7 +124,7 @@ fn admit(
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
     holds.check_unused(&held, &path)?;
-    holds.check_image(&path, held.identity(), held.lasting_name())?;
+    holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
     let name = match owner {
         Owner::Pool(name) => Some(name.as_str()),
         _ => None,
@@ -296,8 +296,8 @@ impl Holds {
         path: &Path,
         its_own: Option<&Owner>,
     ) -> Result<()> {
-        for (node, identity) in above(held.identity()) {
-            if let Some(owner) = self.owner_among(all_of(identity), its_own) {
+        for (node, bytes) in above(held.identity()) {
+            if let Some(owner) = self.owner_among(bytes.had_by(), its_own) {
                 let why = format!("{} is made of it, which belongs to {owner}", node.display());
                 return Err(in_use(path, why));
             }
@@ -317,25 +317,26 @@ impl Holds {
         })
     }
 
-    /// Who has what a loop device is made of, or another device that shows some of the same.
+    /// Who has those bytes that a loop device is made of, by themselves or by another device that shows some of them.
     fn owner_below(&self, part: &Part, but: Option<&Owner>) -> Option<Owner> {
-        let beside = part.beside.iter().map(|(_, identity)| *identity);
-        self.owner_among(std::iter::once(part.identity).chain(beside).flat_map(all_of), but)
+        let beside = part.beside.iter().map(|(_, bytes)| *bytes);
+        let all = std::iter::once(part.bytes).chain(beside).flat_map(Extent::had_by);
+        self.owner_among(all, but)
     }
 
     fn known_as(&self, part: &Part) -> Result<()> {
         let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
         let there = there.filter(|t| t.identity == part.identity);
         let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
-        self.check_image(&part.name, part.identity, lasting)?;
+        self.check_image(&part.name, &part.bytes.had_by(), lasting)?;
         match there {
             Some(_) => self.check_outside(&part.name),
             None => Ok(()),
         }
     }
 
-    /// Refuses a loop device of what carries the label of a pool of this node, but for this one, also where the device does not show
-    /// that label. What cannot be read is not judged here.
+    /// Refuses a loop device that shows some of what, as a label says, is a device of a pool of this node, but for this one: also where
+    /// it does not show that label. What cannot be read is not judged here.
     pub(crate) fn check_belongs_below(
         &self,
         held: &Held,
@@ -353,13 +354,13 @@ impl Holds {
                 continue;
             }
             let Ok(below) = Held::beside(&part.name) else { continue };
-            match self.check_belongs(&below, path, pool) {
-                Err(e) if e.code != Code::IoError => {
-                    let why = format!("{}: {}", made_of(part), e.reason);
-                    return Err(in_use(path, why).hint(e.hint));
-                }
-                _ => {}
-            }
+            // Beside these bytes there may be other pools' devices.
+            let shown = belongs::spans(&below, path).unwrap_or_default().into_iter();
+            let shown = shown.filter(|s| part.bytes.meets(part.identity, s.from, s.to));
+            let labels: Vec<_> = shown.map(|s| s.label).collect();
+            self.check_labels(&labels, path, pool).map_err(|e| {
+                in_use(path, format!("{}: {}", made_of(part), e.reason)).hint(e.hint)
+            })?;
         }
         Ok(())
     }
