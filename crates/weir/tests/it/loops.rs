@@ -340,3 +340,42 @@ fn pools_and_volumes_on_parts_of_one_file_come_back() {
     }
     d.stop();
 }
+
+/// Its directory became a pool's afterwards, and nobody else uses that file.
+#[test]
+fn a_loop_device_of_a_file_below_a_pool_s_directory_comes_back() {
+    let Some((mut d, _, disk)) = begun("loops-below") else { return };
+    let (srv, below) = (d.path("srv"), d.path("srv/loops"));
+    fs::create_dir_all(&below).expect("a directory");
+    let of = d.path("srv/loops/file");
+    file(&of);
+    let own = on(&of);
+    d.start();
+    d.ok(&format!("pool create l --device block:{}", own.0));
+    d.ok(&format!("volume adopt v --path {}", disk.0));
+    d.ok(&format!("pool create d --device dir:{srv}"));
+    d.ok("volume create t --pool d --size 64M");
+    comes_back(&mut d, "a file below it");
+    // A new one is refused as before.
+    let new = d.path("srv/loops/new");
+    file(&new);
+    let another = on(&new);
+    let adopt = format!("volume adopt x --path {}", another.0);
+    refused(&d, &adopt, 4, &["is made of", "is the directory of pool `d`"]);
+    // So is the file of a volume, also where its pool is not up: it is known by its name, and its directory by the label.
+    let name = d.json("volume show t")["layout"]["file"].as_str().expect("a file").to_owned();
+    let moved = d.path("moved");
+    for (dir, words) in [(&srv, "` is in use"), (&moved, "it is a file of pool `d`")] {
+        d.stop();
+        if dir == &moved {
+            fs::rename(&srv, &moved).expect("moved");
+        }
+        put(&d, &disk, &[], &format!("{dir}/{name}"));
+        d.start();
+        d.tried_again();
+        let told = faults(&d);
+        let all = ["volume/v", "is made of", words].map(|w| told.contains(w));
+        assert!(all == [true; 3] && !told.contains("pool/l"), "{told}");
+    }
+    d.stop();
+}

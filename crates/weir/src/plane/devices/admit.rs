@@ -249,7 +249,7 @@ impl Holds {
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
     fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
         for part in parts_of(held, path)? {
-            self.check_part(&part, path, None)?;
+            self.check_part(&part, path, None, || self.check_outside(&part.name))?;
             if let Some(why) = kept(|| part.used_by()) {
                 return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
             }
@@ -267,7 +267,9 @@ impl Holds {
     ) -> Result<()> {
         self.check_above(held, path, its_own)?;
         let all = parts_of(held, path)?;
-        all.iter().try_for_each(|part| self.check_part(part, path, its_own))?;
+        for part in &all {
+            self.check_part(part, path, its_own, || self.check_no_file(&part.name, part.identity))?;
+        }
         let pool = match its_own {
             Some(Owner::Pool(name)) => Some(name.as_str()),
             _ => None,
@@ -275,14 +277,20 @@ impl Holds {
         self.check_labels_below(&all, path, pool)
     }
 
-    /// Refuses what belongs to others of this node, up or not, but for one owner.
-    fn check_part(&self, part: &Part, path: &Path, but: Option<&Owner>) -> Result<()> {
+    /// Refuses what belongs to others of this node, up or not, but for one owner; and where it is `inside` of what is theirs.
+    fn check_part(
+        &self,
+        part: &Part,
+        path: &Path,
+        but: Option<&Owner>,
+        inside: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         if let Some(owner) = self.owner_below(part, but) {
             let why = format!("{}, which belongs to {owner}", made_of(part));
             return Err(in_use(path, why));
         }
         // Where that is not up, its path tells.
-        self.known_as(part).map_err(|e| match e.code {
+        self.known_as(part, inside).map_err(|e| match e.code {
             // Nobody was found to have it: that could not be asked.
             Code::IoError => unusable(path, format!("{}: {}", made_of(part), e.reason)),
             _ => in_use(path, format!("{}, {e}", made_of(part))),
@@ -324,13 +332,13 @@ impl Holds {
         self.owner_among(all, but)
     }
 
-    fn known_as(&self, part: &Part) -> Result<()> {
+    fn known_as(&self, part: &Part, inside: impl Fn() -> Result<()>) -> Result<()> {
         let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
         let there = there.filter(|t| t.identity == part.identity);
         let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
         self.check_image(&part.name, &part.bytes.had_by(), lasting)?;
         match there {
-            Some(_) => self.check_outside(&part.name),
+            Some(_) => inside(),
             None => Ok(()),
         }
     }

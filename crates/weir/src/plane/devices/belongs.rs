@@ -71,11 +71,20 @@ pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Whether a directory has this file.
-fn has(dir: &Path, file: Identity) -> bool {
+/// Whether a directory has this file, by a name that will do.
+fn has(dir: &Path, file: Identity, will_do: impl Fn(&str) -> bool) -> bool {
     let is_it = |meta: Metadata| Identity::of(&meta) == Some(file);
     let mut all = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    all.any(|f| f.metadata().is_ok_and(is_it))
+    all.any(|f| f.metadata().is_ok_and(is_it) && f.file_name().to_str().is_some_and(&will_do))
+}
+
+/// Whether a file has a name as a pool gives that of a volume in its directory: the volume's, and 8 digits.
+fn is_volumes(name: &str) -> bool {
+    let is_digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    let parts = name.strip_suffix(".img").and_then(|name| name.rsplit_once('.'));
+    parts.is_some_and(|(of, digits)| {
+        !of.is_empty() && digits.len() == 8 && digits.bytes().all(is_digit)
+    })
 }
 
 impl Holds {
@@ -116,7 +125,7 @@ impl Holds {
             // The file may have another name as well, or be mounted by itself. One that is up is held.
             let is_free = |file: &Identity| self.owner_of(*file).is_none();
             let file = file.filter(|_| there.is_some()).filter(is_free);
-            if file.is_some_and(|file| mine(path) && has(path, file)) {
+            if file.is_some_and(|file| mine(path) && has(path, file, |_| true)) {
                 let why = format!("it is a file of pool `{}`, in `{}`", pool.name, path.display());
                 return Err(in_use(&real, why));
             }
@@ -129,6 +138,34 @@ impl Holds {
             let moved = || around.iter().find(|(dir, _)| is_moved() && mine(dir));
             if let Some((dir, _)) = around.iter().find(is_it).or_else(moved) {
                 return Err(refused(dir, format!("pool `{}`", pool.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a file that is a volume's in a directory of a pool of this node, whether that is up or not. What else is in there, or below
+    /// it, may be its owner's for longer than the directory is the pool's.
+    pub(super) fn check_no_file(&self, path: &Path, file: Identity) -> Result<()> {
+        if matches!(file, Identity::Block(_)) {
+            return Ok(());
+        }
+        let around = std::fs::canonicalize(path).ok();
+        let around = around.as_deref().and_then(Path::parent);
+        let known = lock(&self.known).clone();
+        let all: Vec<_> =
+            known.iter().flat_map(|p| p.directories.iter().map(move |(n, d)| (p, *n, d))).collect();
+        let paths: Vec<_> = all.iter().map(|(.., d)| (*d).clone()).collect();
+        let there = soon(&paths).map_err(|e| unusable(path, e))?;
+        for ((pool, number, at), there) in all.into_iter().zip(there) {
+            let mine = |dir: &&Path| {
+                labelled(dir).is_some_and(|l| (l.pool, l.device) == (pool.id, number))
+            };
+            let own = there.map(|_| at.as_path()).filter(mine);
+            // It may be mounted elsewhere now. Where its own path leads to it still, that is a copy.
+            let dir = own.or_else(|| around.filter(mine));
+            if let Some(dir) = dir.filter(|dir| has(dir, file, is_volumes)) {
+                let why = format!("it is a file of pool `{}`, in `{}`", pool.name, dir.display());
+                return Err(in_use(path, why));
             }
         }
         Ok(())
@@ -232,6 +269,14 @@ impl Holds {
 mod tests {
     use super::*;
     use weir_store::format::label::Layout;
+
+    #[test]
+    fn files_of_volumes_are_known_by_their_names() {
+        assert!(is_volumes("v.0123abcd.img") && is_volumes("a.b.00000000.img"));
+        for name in ["v.img", "v.0123abc.img", "v.0123ABCD.img", ".0123abcd.img", "v.0123abcd"] {
+            assert!(!is_volumes(name), "{name}");
+        }
+    }
 
     #[test]
     fn a_label_tells_where_its_device_is() {
