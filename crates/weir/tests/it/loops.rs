@@ -379,3 +379,28 @@ fn a_loop_device_of_a_file_below_a_pool_s_directory_comes_back() {
     }
     d.stop();
 }
+
+/// Hosts write to a volume what they want: what is recorded of its file tells that it is the same.
+#[test]
+fn a_volume_that_carries_a_pool_s_label_comes_back() {
+    let mut d = Daemon::new("loops-labelled");
+    let image = d.path("image");
+    file(&image);
+    d.start();
+    d.ok(&format!("volume adopt v --path {image}"));
+    for kind in ["", "--raid 0"] {
+        let own = d.path("own");
+        d.ok(&format!("pool create q {kind} --device file:{own}:64M"));
+        d.stop();
+        let all = fs::read(&own).expect("read");
+        let page = &all[all.len() - 4096..];
+        assert!(page.starts_with(b"WeirP"), "it is a label");
+        let copy = File::options().write(true).open(&image).expect("open");
+        copy.write_all_at(page, (64 << 20) - 4096).expect("written");
+        d.start();
+        comes_back(&mut d, kind);
+        d.ok("pool delete q");
+        fs::remove_file(&own).expect("it was there");
+    }
+    d.stop();
+}
