@@ -2,7 +2,8 @@
 //! device takes its file or device beside whoever has it.
 
 use super::Identity;
-use super::loops::{Extent, made_from};
+use super::extent::Extent;
+use super::loops::made_from;
 use super::openers::{Asked, writer};
 use super::soon::soon_at;
 use super::users::{
@@ -24,8 +25,10 @@ pub struct Part {
     pub identity: Identity,
     /// The name of that when the loop device was made, as far as it is known. It may lead elsewhere by now.
     pub name: PathBuf,
-    /// Other devices that show some of the same: loop devices, and what is made of these.
-    pub beside: Vec<(PathBuf, Identity)>,
+    /// Which bytes of it what was asked about shows.
+    pub bytes: Extent,
+    /// Other devices that show some of these, and which of their own: loop devices, and what is made of these.
+    pub beside: Vec<(PathBuf, Extent)>,
 }
 
 /// Who uses a block device, in words, but for loop devices: these have it open in no process, and do not claim it.
@@ -54,23 +57,23 @@ impl Part {
             }),
         };
         of_it.or_else(|| {
-            self.beside.iter().find_map(|(node, identity)| {
-                let why = in_use(Some(node), *identity)?;
+            self.beside.iter().find_map(|(node, bytes)| {
+                let why = in_use(Some(node), bytes.of)?;
                 Some(format!("by {}, {why}", node.display()))
             })
         })
     }
 }
 
-/// The loop devices that show some of this, or of its disk, as far as they say so; with all that is made of these.
-pub fn above(identity: Identity) -> Vec<(PathBuf, Identity)> {
+/// The loop devices that show some of this, as far as they say so, with all that is made of these; and which of their bytes do.
+pub fn above(identity: Identity) -> Vec<(PathBuf, Extent)> {
     let mut found = Vec::new();
     climb(Extent::all(identity), &[], &mut found, DEEPEST);
     found
 }
 
 /// What shows these bytes, but for the devices with these numbers.
-fn climb(bytes: Extent, but: &[u64], found: &mut Vec<(PathBuf, Identity)>, deepest: usize) {
+fn climb(bytes: Extent, but: &[u64], found: &mut Vec<(PathBuf, Extent)>, deepest: usize) {
     let Some(left) = deepest.checked_sub(1) else { return };
     let mut next = Vec::new();
     for (node, info) in loops_of(bytes.of) {
@@ -88,8 +91,8 @@ fn climb(bytes: Extent, but: &[u64], found: &mut Vec<(PathBuf, Identity)>, deepe
     }
     for (node, shown) in next {
         let is_it = |dev: &u64| shown.of == Identity::Block(*dev);
-        if !but.iter().any(is_it) && found.iter().all(|(_, identity)| *identity != shown.of) {
-            found.push((node, shown.of));
+        if !but.iter().any(is_it) && found.iter().all(|(_, known)| *known != shown) {
+            found.push((node, shown));
             climb(shown, but, found, left);
         }
     }
@@ -102,40 +105,41 @@ fn climb(bytes: Extent, but: &[u64], found: &mut Vec<(PathBuf, Identity)>, deepe
 /// One of them does not answer, in words.
 pub fn parts(identity: Identity, path: &Path) -> Result<Vec<Part>, String> {
     let mut found = Vec::new();
-    if let Identity::Block(dev) = identity {
-        walk(dev, Some(path), &mut found, &mut Vec::new())?;
-    }
+    let bytes = Extent::all(identity);
+    // A partition's node is not its disk's.
+    let node = Some(path).filter(|_| bytes.of == identity);
+    walk(bytes, node, &mut found, &mut Vec::new())?;
     Ok(found)
 }
 
-/// `node` is that of this device, if it is known; `from` are those that led here.
+/// `node` is that of the device that these bytes are of, if it is known; `from` are those that led here.
 fn walk(
-    dev: u64,
+    bytes: Extent,
     node: Option<&Path>,
     found: &mut Vec<Part>,
     from: &mut Vec<u64>,
 ) -> Result<(), String> {
+    let Identity::Block(dev) = bytes.of else { return Ok(()) };
     if from.len() >= DEEPEST {
         return Ok(());
     }
     from.push(dev);
-    let done = step(dev, node, found, from);
+    let done = step((dev, bytes), node, found, from);
     from.pop();
     done
 }
 
 fn step(
-    dev: u64,
+    (dev, bytes): (u64, Extent),
     node: Option<&Path>,
     found: &mut Vec<Part>,
     from: &mut Vec<u64>,
 ) -> Result<(), String> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
-    let of = |dir: PathBuf| of_number(&first_line(dir.join("dev"))?);
-    let disk = sys.join("partition").exists().then(|| of(sys.join(".."))).flatten();
     let slaves = fs::read_dir(sys.join("slaves")).into_iter().flatten().flatten();
-    for below in disk.into_iter().chain(slaves.filter_map(|s| of(s.path()))) {
-        walk(below, None, found, from)?;
+    for below in slaves.filter_map(|s| of_number(&first_line(s.path().join("dev"))?)) {
+        // Which bytes of it are where is known to what is made of it.
+        walk(Extent::all(Identity::Block(below)), None, found, from)?;
     }
     let Some(name) = first_line(sys.join("loop/backing_file")).map(PathBuf::from) else {
         return Ok(());
@@ -145,20 +149,22 @@ fn step(
     let node = node.map_or_else(|| Path::new("/dev").join(last), Path::to_owned);
     let told = made_from(&node);
     let told = told.map_err(|()| format!("{} does not say what it is made of", node.display()))?;
-    // Where it cannot be asked, its file is known by name only.
-    let identity = match told {
-        Some(info) => Some(info.identity()),
-        None => soon_at(&name).map_err(|e| e.to_string())?.map(|there| there.identity),
+    let (identity, shown) = match told {
+        Some(info) => (info.identity(), info.extent()),
+        // Where it cannot be asked, its file is known by name only.
+        None => {
+            let Some(there) = soon_at(&name).map_err(|e| e.to_string())? else { return Ok(()) };
+            let told = |of: &str| first_line(sys.join(of))?.parse().ok();
+            let (offset, limit) = (told("loop/offset"), told("loop/sizelimit"));
+            let all = Extent::all(there.identity);
+            (there.identity, all.piece(offset.unwrap_or(0), limit.unwrap_or(0)))
+        }
     };
-    let Some(identity) = identity else { return Ok(()) };
-    let bytes = told.map_or_else(|| Extent::all(identity), |info| info.extent());
+    let bytes = shown.below(bytes);
     let mut beside = Vec::new();
     climb(bytes, from, &mut beside, DEEPEST);
-    found.push(Part { of: node, identity, name, beside });
-    match identity {
-        Identity::Block(below) => walk(below, None, found, from),
-        Identity::Inode(..) => Ok(()),
-    }
+    found.push(Part { of: node, identity, name, bytes, beside });
+    walk(bytes, None, found, from)
 }
 
 #[cfg(test)]

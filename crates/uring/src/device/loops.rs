@@ -1,7 +1,8 @@
 //! Loop devices, and what they are made of. No process has that open for them, and they do not count as its holders.
 
 use super::Identity;
-use super::users::{first_line, partition};
+use super::extent::Extent;
+use super::users::first_line;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -45,42 +46,6 @@ impl Below<'_> {
             Below::Device(numbers) => info.rdevice != 0 && numbers.contains(&info.rdevice),
             Below::File(device, inode) => (info.device, info.inode) == (device, inode),
         }
-    }
-}
-
-/// Bytes of a file or of a whole disk.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
-    pub(super) of: Identity,
-    from: u64,
-    to: u64,
-}
-
-impl Extent {
-    /// All of it. A partition is a piece of its disk.
-    pub(super) fn all(of: Identity) -> Extent {
-        let part = match of {
-            Identity::Block(number) => partition(number),
-            Identity::Inode(..) => None,
-        };
-        match part {
-            Some((disk, from, to)) => Extent { of: Identity::Block(disk), from, to },
-            None => Extent { of, from: 0, to: u64::MAX },
-        }
-    }
-
-    /// So many bytes of it (0: all) behind an offset.
-    fn piece(self, offset: u64, limit: u64) -> Extent {
-        let from = self.from.saturating_add(offset);
-        let to = if limit == 0 { u64::MAX } else { from.saturating_add(limit) };
-        Extent { from, to: to.min(self.to), ..self }
-    }
-
-    /// What `device`, which is made of this, shows of these bytes. None: nothing.
-    pub(super) fn shown(self, device: Identity, bytes: Extent) -> Option<Extent> {
-        let (from, to) = (self.from.max(bytes.from), self.to.min(bytes.to));
-        let shows = self.of == bytes.of && from < to;
-        shows.then(|| Extent { of: device, from: from - self.from, to: to - self.from })
     }
 }
 
@@ -284,17 +249,15 @@ mod tests {
         assert!(Below::File(8, 12).is(&info) && !Below::File(8, 13).is(&info));
         assert!(!Below::Device(&[0, 8]).is(&info), "that is a file");
         let part = |offset, limit| Info { offset, limit, ..info };
-        let shown = |a: &Info, b: &Info| {
-            let shown = a.extent().shown(Identity::Block(7), b.extent());
-            assert_eq!(shown.is_some(), b.extent().shown(Identity::Block(7), a.extent()).is_some());
-            shown.map(|e| (e.from, e.to))
+        let meets = |a: &Info, b: &Info| {
+            let shows = |a: &Info, b: &Info| a.extent().shown(Identity::Block(7), b.extent());
+            assert_eq!(shows(a, b).is_some(), shows(b, a).is_some());
+            shows(a, b).is_some()
         };
-        assert_eq!(shown(&part(0, 0), &part(4096, 512)), Some((4096, 4608)));
-        assert_eq!(shown(&part(4096, 512), &part(0, 0)), Some((0, 512)));
-        assert_eq!(shown(&part(4096, 0), &part(4000, 100)), Some((0, 4)));
-        assert_eq!(shown(&part(0, 4096), &part(4096, 0)), None);
-        assert_eq!(shown(&part(0, 4097), &part(4096, 0)), Some((4096, 4097)));
-        assert_eq!(shown(&part(0, 0), &Info { inode: 13, ..part(0, 0) }), None, "another file");
+        assert!(meets(&part(0, 0), &part(4096, 512)));
+        assert!(meets(&part(4096, 0), &part(4000, 100)));
+        assert!(!meets(&part(0, 4096), &part(4096, 0)) && meets(&part(0, 4097), &part(4096, 0)));
+        assert!(!meets(&part(0, 0), &Info { inode: 13, ..part(0, 0) }), "another file");
         let info = Info { rdevice: 0x810, ..info };
         assert!(Below::Device(&[1, 0x810]).is(&info) && !Below::Device(&[8]).is(&info));
     }

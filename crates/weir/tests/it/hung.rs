@@ -221,3 +221,33 @@ fn the_file_of_a_volume_that_hangs_keeps_no_other_volume_waiting() {
     d.until("it comes", || faults(&d).is_empty());
     d.stop();
 }
+
+/// A leg of a mirror is a loop device that does not say what it is made of: nobody is known to have that.
+#[test]
+fn a_mirror_is_opened_without_a_loop_device_that_does_not_answer() {
+    let Some((mut d, disks, data)) = node("hung-leg") else { return };
+    let Ok(leg) = Loop::new(&disks.files()[0]) else {
+        return eprintln!("skipped: no loop devices");
+    };
+    let own = d.path("own");
+    d.ok(&format!("pool create m --raid 1 --device file:{own}:64M --device block:{}", leg.0));
+    d.ok("volume create of-m --pool m --size 8M");
+    d.ok("map create all of-m");
+    d.write("of-m", &d.path("of-g"));
+    d.stop();
+    std::fs::metadata(&disks.files()[0]).expect("it is known before");
+    let frozen = disks.switch().frozen();
+    // A change that is broken off: the kernel asks anew what its file is, also for a loop device.
+    let mut change =
+        Command::new("chmod").arg("600").arg(&disks.files()[0]).spawn().expect("chmod");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(change.try_wait().expect("its state").is_none(), "it hangs");
+    drop((change.kill(), change.wait()));
+    d.start_only();
+    d.wait_until(|_| true);
+    d.until("it is opened", || d.json("pool show m")["live"]["state"] == "degraded");
+    d.until("it is served", || d.json("volume show of-m")["not_served"].is_null());
+    assert!(d.read("of-m", MIB) == data);
+    drop(frozen);
+    d.stop();
+}

@@ -3,7 +3,7 @@
 use crate::common::Daemon;
 use crate::devices::{Loop, refused};
 use std::fs::{self, File};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -84,24 +84,35 @@ fn a_loop_device_of_a_block_device_that_somebody_has_is_refused() {
     d.stop();
 }
 
-/// A partition of a loop device, of 32 MiB from 1 MiB, as if there were a table that says so.
-struct Partition<'a>(&'a Loop);
+/// A partition of a loop device, as if there were a table that says so, and its number.
+struct Partition<'a>(&'a Loop, &'a str);
 
 impl Partition<'_> {
+    /// The first one, of 32 MiB from 1 MiB.
     fn of(disk: &Loop) -> Option<Partition<'_>> {
-        let made = Command::new("addpart").args([&disk.0, "1", "2048", "65536"]).status();
-        let part = made.is_ok_and(|s| s.success()).then_some(Partition(disk))?;
+        Partition::at(disk, "1", ["2048", "65536"])
+    }
+
+    /// The second one, which is all behind the first of 64 MiB.
+    fn last(disk: &Loop) -> Option<Partition<'_>> {
+        Partition::at(disk, "2", ["67584", "63488"])
+    }
+
+    /// Where it begins, and its length, in sectors.
+    fn at<'a>(disk: &'a Loop, number: &'a str, [at, len]: [&str; 2]) -> Option<Partition<'a>> {
+        let made = Command::new("addpart").args([&disk.0, number, at, len]).status();
+        let part = made.is_ok_and(|s| s.success()).then_some(Partition(disk, number))?;
         Path::new(&part.node()).exists().then_some(part)
     }
 
     fn node(&self) -> String {
-        format!("{}p1", self.0.0)
+        format!("{}p{}", self.0.0, self.1)
     }
 }
 
 impl Drop for Partition<'_> {
     fn drop(&mut self) {
-        drop(Command::new("delpart").args([&self.0.0, "1"]).status());
+        drop(Command::new("delpart").args([&self.0.0, self.1]).status());
     }
 }
 
@@ -258,6 +269,138 @@ fn a_file_of_a_pool_that_is_not_up_is_known_by_itself() {
         assert!(!out.status.success() && said.contains("pool `pair`"), "{said}");
     } else {
         eprintln!("skipped in part: nothing can be mounted");
+    }
+    d.stop();
+}
+
+/// Starts it anew, and nothing is wrong: neither then nor when all is tried again.
+fn comes_back(d: &mut Daemon, what: &str) {
+    d.stop();
+    d.start();
+    d.tried_again();
+    assert_eq!(faults(d), "[]", "{what}");
+}
+
+/// A label at the end of a file says nothing of what does not show the device that it is of.
+#[test]
+fn pools_and_volumes_on_parts_of_one_file_come_back() {
+    let Some((mut d, image, disk)) = begun("loops-parted") else { return };
+    drop(disk);
+    let disk = with(&["-P"], &image);
+    let (Some(first), Some(last)) = (Partition::of(&disk), Partition::last(&disk)) else {
+        return eprintln!("skipped: no partitions of loop devices");
+    };
+    let (first, last) = (first.node(), last.node());
+    d.start();
+    let (leg, other, over) = (d.path("leg"), d.path("other"), "--overwrite weir,data");
+    for second in ["", "--raid 0 "] {
+        for (make, delete) in [
+            (format!("pool create a --device block:{first} {over}"), "pool delete a"),
+            (format!("pool create a --raid 0 --device block:{first} {over}"), "pool delete a"),
+            (
+                format!(
+                    "pool create a --raid 1 --device file:{leg}:32M --device block:{first} {over}"
+                ),
+                "pool delete a",
+            ),
+            (format!("volume adopt v --path {first}"), "volume delete v --yes"),
+        ] {
+            // Of the one before no label is left.
+            let blank = File::options().write(true).open(&first);
+            blank.and_then(|f| f.write_all_at(&vec![0; 32 << 20], 0)).expect("written");
+            d.ok(&make);
+            d.ok(&format!("pool create b {second}--device block:{last} {over}"));
+            comes_back(&mut d, &format!("{second}{make}"));
+            d.ok("pool delete b");
+            d.ok(delete);
+            drop(fs::remove_file(&leg));
+        }
+    }
+    // By a loop device of the second part, beside the disk of the first.
+    let behind = with(&["-o", "34603008"], &image);
+    d.ok(&format!("pool create b --device block:{} {over}", behind.0));
+    d.ok(&format!("pool create a --device block:{first} {over}"));
+    comes_back(&mut d, "a partition and a loop device");
+    // What shows the first part is refused as before.
+    let within = with(&["-o", "17825792", "--sizelimit", "4194304"], &image);
+    let adopt = format!("volume adopt x --path {}", within.0);
+    refused(&d, &adopt, 4, &["is made of", "pool `a`"]);
+    d.ok("pool delete a");
+    d.ok("pool delete b");
+    // Two loop devices, each of a half.
+    file(&other);
+    let lower = with(&["--sizelimit", "33554432"], &other);
+    let upper = with(&["-o", "33554432"], &other);
+    for kind in ["", "--raid 0 "] {
+        d.ok(&format!("pool create a {kind}--device block:{} {over}", lower.0));
+        d.ok(&format!("pool create b {kind}--device block:{} {over}", upper.0));
+        comes_back(&mut d, &format!("halves: {kind}"));
+        d.ok("pool delete a");
+        d.ok("pool delete b");
+    }
+    d.stop();
+}
+
+/// Its directory became a pool's afterwards, and nobody else uses that file.
+#[test]
+fn a_loop_device_of_a_file_below_a_pool_s_directory_comes_back() {
+    let Some((mut d, _, disk)) = begun("loops-below") else { return };
+    let (srv, below) = (d.path("srv"), d.path("srv/loops"));
+    fs::create_dir_all(&below).expect("a directory");
+    let of = d.path("srv/loops/file");
+    file(&of);
+    let own = on(&of);
+    d.start();
+    d.ok(&format!("pool create l --device block:{}", own.0));
+    d.ok(&format!("volume adopt v --path {}", disk.0));
+    d.ok(&format!("pool create d --device dir:{srv}"));
+    d.ok("volume create t --pool d --size 64M");
+    comes_back(&mut d, "a file below it");
+    // A new one is refused as before.
+    let new = d.path("srv/loops/new");
+    file(&new);
+    let another = on(&new);
+    let adopt = format!("volume adopt x --path {}", another.0);
+    refused(&d, &adopt, 4, &["is made of", "is the directory of pool `d`"]);
+    // So is the file of a volume, also where its pool is not up: it is known by its name, and its directory by the label.
+    let name = d.json("volume show t")["layout"]["file"].as_str().expect("a file").to_owned();
+    let moved = d.path("moved");
+    for (dir, words) in [(&srv, "` is in use"), (&moved, "it is a file of pool `d`")] {
+        d.stop();
+        if dir == &moved {
+            fs::rename(&srv, &moved).expect("moved");
+        }
+        put(&d, &disk, &[], &format!("{dir}/{name}"));
+        d.start();
+        d.tried_again();
+        let told = faults(&d);
+        let all = ["volume/v", "is made of", words].map(|w| told.contains(w));
+        assert!(all == [true; 3] && !told.contains("pool/l"), "{told}");
+    }
+    d.stop();
+}
+
+/// Hosts write to a volume what they want: what is recorded of its file tells that it is the same.
+#[test]
+fn a_volume_that_carries_a_pool_s_label_comes_back() {
+    let mut d = Daemon::new("loops-labelled");
+    let image = d.path("image");
+    file(&image);
+    d.start();
+    d.ok(&format!("volume adopt v --path {image}"));
+    for kind in ["", "--raid 0"] {
+        let own = d.path("own");
+        d.ok(&format!("pool create q {kind} --device file:{own}:64M"));
+        d.stop();
+        let all = fs::read(&own).expect("read");
+        let page = &all[all.len() - 4096..];
+        assert!(page.starts_with(b"WeirP"), "it is a label");
+        let copy = File::options().write(true).open(&image).expect("open");
+        copy.write_all_at(page, (64 << 20) - 4096).expect("written");
+        d.start();
+        comes_back(&mut d, kind);
+        d.ok("pool delete q");
+        fs::remove_file(&own).expect("it was there");
     }
     d.stop();
 }

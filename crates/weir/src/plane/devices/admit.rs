@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Part, above, all_of, opened_by, parts, soon_at, used_by};
+use weir_uring::device::{Extent, Part, above, all_of, opened_by, parts, soon_at, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -29,6 +29,11 @@ pub(super) fn kept_open_by(path: &Path, identity: Identity) -> Option<String> {
 
 fn made_of(part: &Part) -> String {
     format!("{} is made of `{}`", part.of.display(), part.name.display())
+}
+
+/// What loop devices have that it is made of. One that does not answer is no use by others.
+fn parts_of(held: &Held, path: &Path) -> Result<Vec<Part>> {
+    parts(held.identity(), held.path()).map_err(|why| unusable(path, why))
 }
 
 /// A use that lasts.
@@ -119,7 +124,7 @@ fn admit(
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
     holds.check_unused(&held, &path)?;
-    holds.check_image(&path, held.identity(), held.lasting_name())?;
+    holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
     let name = match owner {
         Owner::Pool(name) => Some(name.as_str()),
         _ => None,
@@ -243,14 +248,10 @@ impl Holds {
 
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
     fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
-        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
-            let owner = self.owner_below(&part, None);
-            let owner = owner.map(|owner| format!("which belongs to {owner}"));
-            // Where that is not up, its path tells.
-            let known = || self.known_as(&part).err().map(|e| e.to_string());
-            let used = || kept(|| part.used_by()).map(|why| format!("which is in use: {why}"));
-            if let Some(why) = owner.or_else(known).or_else(used) {
-                return Err(in_use(path, format!("{}, {why}", made_of(&part))));
+        for part in parts_of(held, path)? {
+            self.check_part(&part, path, None, || self.check_outside(&part.name))?;
+            if let Some(why) = kept(|| part.used_by()) {
+                return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
             }
         }
         Ok(())
@@ -265,19 +266,35 @@ impl Holds {
         its_own: Option<&Owner>,
     ) -> Result<()> {
         self.check_above(held, path, its_own)?;
-        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
-            let owner = self.owner_below(&part, its_own);
-            let owner = owner.map(|owner| format!("which belongs to {owner}"));
-            let known = || self.known_as(&part).err().map(|e| e.to_string());
-            if let Some(why) = owner.or_else(known) {
-                return Err(in_use(path, format!("{}, {why}", made_of(&part))));
-            }
+        let all = parts_of(held, path)?;
+        for part in &all {
+            self.check_part(part, path, its_own, || self.check_no_file(&part.name, part.identity))?;
         }
         let pool = match its_own {
             Some(Owner::Pool(name)) => Some(name.as_str()),
             _ => None,
         };
-        self.check_belongs_below(held, path, pool)
+        self.check_labels_below(&all, path, pool)
+    }
+
+    /// Refuses what belongs to others of this node, up or not, but for one owner; and where it is `inside` of what is theirs.
+    fn check_part(
+        &self,
+        part: &Part,
+        path: &Path,
+        but: Option<&Owner>,
+        inside: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        if let Some(owner) = self.owner_below(part, but) {
+            let why = format!("{}, which belongs to {owner}", made_of(part));
+            return Err(in_use(path, why));
+        }
+        // Where that is not up, its path tells.
+        self.known_as(part, inside).map_err(|e| match e.code {
+            // Nobody was found to have it: that could not be asked.
+            Code::IoError => unusable(path, format!("{}: {}", made_of(part), e.reason)),
+            _ => in_use(path, format!("{}, {e}", made_of(part))),
+        })
     }
 
     /// Refuses what others have by something that is made of it.
@@ -287,8 +304,8 @@ impl Holds {
         path: &Path,
         its_own: Option<&Owner>,
     ) -> Result<()> {
-        for (node, identity) in above(held.identity()) {
-            if let Some(owner) = self.owner_among(all_of(identity), its_own) {
+        for (node, bytes) in above(held.identity()) {
+            if let Some(owner) = self.owner_among(bytes.had_by(), its_own) {
                 let why = format!("{} is made of it, which belongs to {owner}", node.display());
                 return Err(in_use(path, why));
             }
@@ -308,44 +325,50 @@ impl Holds {
         })
     }
 
-    /// Who has what a loop device is made of, or another device that shows some of the same.
+    /// Who has those bytes that a loop device is made of, by themselves or by another device that shows some of them.
     fn owner_below(&self, part: &Part, but: Option<&Owner>) -> Option<Owner> {
-        let beside = part.beside.iter().map(|(_, identity)| *identity);
-        self.owner_among(std::iter::once(part.identity).chain(beside).flat_map(all_of), but)
+        let beside = part.beside.iter().map(|(_, bytes)| *bytes);
+        let all = std::iter::once(part.bytes).chain(beside).flat_map(Extent::had_by);
+        self.owner_among(all, but)
     }
 
-    fn known_as(&self, part: &Part) -> Result<()> {
+    fn known_as(&self, part: &Part, inside: impl Fn() -> Result<()>) -> Result<()> {
         let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
         let there = there.filter(|t| t.identity == part.identity);
         let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
-        self.check_image(&part.name, part.identity, lasting)?;
+        self.check_image(&part.name, &part.bytes.had_by(), lasting)?;
         match there {
-            Some(_) => self.check_outside(&part.name),
+            Some(_) => inside(),
             None => Ok(()),
         }
     }
 
-    /// Refuses a loop device of what carries the label of a pool of this node, but for this one, also where the device does not show
-    /// that label. What cannot be read is not judged here.
+    /// Refuses a loop device that shows some of what, as a label says, is a device of a pool of this node, but for this one: also where
+    /// it does not show that label. What cannot be read is not judged here.
     pub(crate) fn check_belongs_below(
         &self,
         held: &Held,
         path: &Path,
         pool: Option<&str>,
     ) -> Result<()> {
-        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
+        self.check_labels_below(&parts_of(held, path)?, path, pool)
+    }
+
+    /// The same of what it was found to be made of.
+    fn check_labels_below(&self, all: &[Part], path: &Path, pool: Option<&str>) -> Result<()> {
+        for part in all {
             let there = soon_at(&part.name).map_err(|e| unusable(path, e))?;
             if there.is_none_or(|t| t.identity != part.identity) {
                 continue;
             }
             let Ok(below) = Held::beside(&part.name) else { continue };
-            match self.check_belongs(&below, path, pool) {
-                Err(e) if e.code != Code::IoError => {
-                    let why = format!("{}: {}", made_of(&part), e.reason);
-                    return Err(in_use(path, why).hint(e.hint));
-                }
-                _ => {}
-            }
+            // Beside these bytes there may be other pools' devices.
+            let shown = belongs::spans(&below, path).unwrap_or_default().into_iter();
+            let shown = shown.filter(|s| part.bytes.meets(part.identity, s.from, s.to));
+            let labels: Vec<_> = shown.map(|s| s.label).collect();
+            self.check_labels(&labels, path, pool).map_err(|e| {
+                in_use(path, format!("{}: {}", made_of(part), e.reason)).hint(e.hint)
+            })?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::model::PoolId;
 use weir_control::{Code, Result};
 use weir_store::format::label::Label;
-use weir_uring::device::{PAGE, all_of, overlap, same_name, says_where, soon};
+use weir_uring::device::{PAGE, overlap, same_name, says_where, soon};
 use weir_uring::{Held, Identity};
 
 /// What a label says: the pool, and in a plain one the device's number.
@@ -19,8 +19,35 @@ pub(super) struct Found {
     pub(super) number: Option<u32>,
 }
 
-/// The labels that a file or block device carries, at any of the places where labels are.
-pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
+/// A label, and between which bytes of what carries it the device is that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) label: Found,
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+/// What a page at this place says, if it is a label: it has its own place in its device. Where that cannot be, it is a copy, and only the
+/// page is known.
+fn span(page: &[u8], at: u64) -> Option<Span> {
+    let of = |label, place: u64, len: u64| match at.checked_sub(place) {
+        Some(from) => Span { label, from, to: from.saturating_add(len) },
+        None => Span { label, from: at, to: at + PAGE },
+    };
+    if let Some(l) = page.try_into().ok().and_then(|p| Label::decode(p).ok()) {
+        let label = Found { pool: PoolId(l.pool), number: None };
+        let place = l.layout.label(l.copy.into()).saturating_mul(PAGE);
+        return Some(of(label, place, l.layout.blocks.saturating_mul(PAGE)));
+    }
+    let l = Plain::decode(page).ok().flatten()?;
+    let label = Found { pool: l.pool, number: Some(l.device) };
+    // Whoever writes to a volume may have written any size.
+    let place = l.size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+    Some(of(label, place, place.saturating_add(PAGE)))
+}
+
+/// The labels that a file or block device carries, at any of the places where labels are, and what they are of.
+pub(super) fn spans(held: &Held, path: &Path) -> Result<Vec<Span>> {
     let mut found = Vec::new();
     if held.is_directory() {
         return Ok(found);
@@ -30,20 +57,34 @@ pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
     let places = [Some(0), Some(PAGE), end.checked_sub(PAGE), end.checked_sub(2 * PAGE)];
     for at in places.into_iter().flatten().filter(|at| at + PAGE <= end) {
         let page = held.read(at, PAGE as usize).map_err(io)?;
-        let protected = page.as_slice().try_into().ok().and_then(|p| Label::decode(p).ok());
-        let protected = protected.map(|l| Found { pool: PoolId(l.pool), number: None });
-        let plain = Plain::decode(&page).ok().flatten();
-        let plain = plain.map(|l| Found { pool: l.pool, number: Some(l.device) });
-        found.extend(protected.or(plain).filter(|f| !found.contains(f)));
+        found.extend(span(&page, at).filter(|s| !found.contains(s)));
     }
     Ok(found)
 }
 
-/// Whether a directory has this file.
-fn has(dir: &Path, file: Identity) -> bool {
+/// The labels alone.
+pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for Span { label, .. } in spans(held, path)? {
+        found.extend(Some(label).filter(|l| !found.contains(l)));
+    }
+    Ok(found)
+}
+
+/// Whether a directory has this file, by a name that will do.
+fn has(dir: &Path, file: Identity, will_do: impl Fn(&str) -> bool) -> bool {
     let is_it = |meta: Metadata| Identity::of(&meta) == Some(file);
     let mut all = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    all.any(|f| f.metadata().is_ok_and(is_it))
+    all.any(|f| f.metadata().is_ok_and(is_it) && f.file_name().to_str().is_some_and(&will_do))
+}
+
+/// Whether a file has a name as a pool gives that of a volume in its directory: the volume's, and 8 digits.
+fn is_volumes(name: &str) -> bool {
+    let is_digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    let parts = name.strip_suffix(".img").and_then(|name| name.rsplit_once('.'));
+    parts.is_some_and(|(of, digits)| {
+        !of.is_empty() && digits.len() == 8 && digits.bytes().all(is_digit)
+    })
 }
 
 impl Holds {
@@ -84,7 +125,7 @@ impl Holds {
             // The file may have another name as well, or be mounted by itself. One that is up is held.
             let is_free = |file: &Identity| self.owner_of(*file).is_none();
             let file = file.filter(|_| there.is_some()).filter(is_free);
-            if file.is_some_and(|file| mine(path) && has(path, file)) {
+            if file.is_some_and(|file| mine(path) && has(path, file, |_| true)) {
                 let why = format!("it is a file of pool `{}`, in `{}`", pool.name, path.display());
                 return Err(in_use(&real, why));
             }
@@ -102,19 +143,46 @@ impl Holds {
         Ok(())
     }
 
+    /// Refuses a file that is a volume's in a directory of a pool of this node, whether that is up or not. What else is in there, or below
+    /// it, may be its owner's for longer than the directory is the pool's.
+    pub(super) fn check_no_file(&self, path: &Path, file: Identity) -> Result<()> {
+        if matches!(file, Identity::Block(_)) {
+            return Ok(());
+        }
+        let around = std::fs::canonicalize(path).ok();
+        let around = around.as_deref().and_then(Path::parent);
+        let known = lock(&self.known).clone();
+        let all: Vec<_> =
+            known.iter().flat_map(|p| p.directories.iter().map(move |(n, d)| (p, *n, d))).collect();
+        let paths: Vec<_> = all.iter().map(|(.., d)| (*d).clone()).collect();
+        let there = soon(&paths).map_err(|e| unusable(path, e))?;
+        for ((pool, number, at), there) in all.into_iter().zip(there) {
+            let mine = |dir: &&Path| {
+                labelled(dir).is_some_and(|l| (l.pool, l.device) == (pool.id, number))
+            };
+            let own = there.map(|_| at.as_path()).filter(mine);
+            // It may be mounted elsewhere now. Where its own path leads to it still, that is a copy.
+            let dir = own.or_else(|| around.filter(mine));
+            if let Some(dir) = dir.filter(|dir| has(dir, file, is_volumes)) {
+                let why = format!("it is a file of pool `{}`, in `{}`", pool.name, dir.display());
+                return Err(in_use(path, why));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a file or disk that a volume is, which is not up: by whichever name it is reached, and also where it has another one
-    /// than it had, as far as its `lasting` name tells. A disk and its partitions are one.
+    /// than it had, as far as its `lasting` name tells. A disk and its partitions are one: what it is, is given with `all` of these.
     pub(crate) fn check_image(
         &self,
         path: &Path,
-        identity: Identity,
+        all: &[Identity],
         lasting: Option<&str>,
     ) -> Result<()> {
         let mut known = lock(&self.images).clone();
         // One that is up is held.
         known.retain(|image| self.find(&image.path).is_none());
         let paths: Vec<_> = known.iter().map(|image| image.path.clone()).collect();
-        let all = all_of(identity);
         let now = soon(&paths).map_err(|e| unusable(path, e))?;
         for (image, now) in known.iter().zip(now) {
             let recorded = image.identity.as_deref();
@@ -147,7 +215,16 @@ impl Holds {
         path: &Path,
         pool: Option<&str>,
     ) -> Result<bool> {
-        let labels = labels(held, path)?;
+        self.check_labels(&labels(held, path)?, path, pool)
+    }
+
+    /// The same of the labels that it carries.
+    pub(super) fn check_labels(
+        &self,
+        labels: &[Found],
+        path: &Path,
+        pool: Option<&str>,
+    ) -> Result<bool> {
         let known = lock(&self.known);
         let carried = |p: &&KnownPool| labels.iter().any(|l| l.pool == p.id);
         let mut owners = known.iter().filter(carried).map(|p| &p.name);
@@ -185,5 +262,41 @@ impl Holds {
                 "name another device; if it is no path to that disk, but a copy that nobody needs, erase its first and last MiB",
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_store::format::label::Layout;
+
+    #[test]
+    fn files_of_volumes_are_known_by_their_names() {
+        assert!(is_volumes("v.0123abcd.img") && is_volumes("a.b.00000000.img"));
+        for name in ["v.img", "v.0123abc.img", "v.0123ABCD.img", ".0123abcd.img", "v.0123abcd"] {
+            assert!(!is_volumes(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_label_tells_where_its_device_is() {
+        let (pool, size) = (PoolId(7), 8 << 20);
+        let plain = Plain { pool, device: 2, size }.encode();
+        let found = |label, from, to| Some(Span { label, from, to });
+        let label = Found { pool, number: Some(2) };
+        let to = size + PAGE;
+        assert_eq!(span(&plain, size), found(label, 0, to));
+        assert_eq!(span(&plain, size + 512 * PAGE), found(label, 512 * PAGE, 512 * PAGE + to));
+        // It is not where it was written.
+        assert_eq!(span(&plain, PAGE), found(label, PAGE, 2 * PAGE));
+        let layout = Layout::plan(64 << 8, 10, 1024, 4, 16).expect("it fits");
+        let (label, len) = (Found { pool, number: None }, (64 << 8) * PAGE);
+        for copy in 0..4 {
+            let l = Label { pool: 7, device: 1, layout, incompat: 0, compat: 0, copy };
+            let at = (1 << 20) + layout.label(copy.into()) * PAGE;
+            let page = l.encode();
+            assert_eq!(span(&page[..], at), found(label, 1 << 20, (1 << 20) + len), "{copy}");
+        }
+        assert_eq!(span(&[0; PAGE as usize], 0), None);
     }
 }

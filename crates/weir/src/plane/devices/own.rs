@@ -121,6 +121,9 @@ impl Holds {
             holds.check_disk_again(&held, None, || Ok(false))?;
             if !held.is_kept() {
                 holds.check_below_again(&held, &path, None)?;
+            }
+            // Where nothing tells that it is the same, as of a loop device. Else hosts may have written what they want.
+            if recorded.is_none() && !held.is_kept() {
                 holds.check_no_label(&held, &path)?;
             }
             match is_as_recorded(recorded.as_deref(), held.lasting_name()) {

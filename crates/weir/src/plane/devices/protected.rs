@@ -9,7 +9,7 @@ use weir_control::model::{Device, DeviceKind, Pool, PoolId};
 use weir_control::{Code, Error, Result};
 use weir_store::format::label::Label;
 use weir_uring::Held;
-use weir_uring::device::{PAGE, make_file};
+use weir_uring::device::{PAGE, all_of, make_file};
 
 /// Bytes at both ends of a new device in which nothing of its former life is left.
 const ENDS: u64 = 1 << 20;
@@ -100,7 +100,7 @@ fn hold(
         true => {
             holds.check_outside(&path)?;
             holds.check_unused(&held, &path)?;
-            holds.check_image(&path, held.identity(), held.lasting_name())?;
+            holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
             holds.check_claims(held.held(), &path, true)?;
         }
         // A device that comes back by another path is this pool's.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use weir_control::dataplane::ImageWish;
 use weir_control::model::{ImageFound, Layout, PoolId, Volume};
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Made, make_file};
+use weir_uring::device::{Made, all_of, make_file};
 
 /// Makes a sparse file that is not there yet, and gives what was made.
 fn create(path: &Path, size: u64) -> Result<Made> {
@@ -48,7 +48,7 @@ fn look(
         }
         holds.check_unused(&held, &path)?;
         if !made.is_some_and(|made| made.is(held.identity())) {
-            holds.check_image(&path, held.identity(), held.lasting_name())?;
+            holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
             holds.check_belongs_below(&held, &path, None)?;
         }
         holds.check_disk(held.held(), &path, None)?;
