@@ -263,6 +263,9 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
     drop(t);
     restarted::run(r, &mut found)?;
     hung::run(r, &mut found)?;
+    let caption = "Hosts over a stop and a start";
+    let drawn = Some(std::mem::take(&mut found.charts)).filter(|all| !all.is_empty());
+    let drawn = drawn.map(|all| Section::Figure(String::new(), caption.into(), all));
     Ok(Page {
         intro: "Whoever shares a target with others must not feel it when one of them stops in the midst of its work, when there \
                 are many of them, or when somebody connects without end. Every host is a process of its own."
@@ -272,10 +275,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
             r.cores.target,
             units::size(VOLUME)
         ),
-        sections: vec![
-            Section::Table(found.table),
-            Section::Figure(String::new(), "Hosts over a stop and a start".into(), found.charts),
-        ],
+        sections: std::iter::once(Section::Table(found.table)).chain(drawn).collect(),
         data: json!(found.data),
         frame: None,
         passed: found.passed,

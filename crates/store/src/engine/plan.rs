@@ -55,8 +55,8 @@ pub(crate) struct Plan {
     pub(crate) stuck: usize,
     /// Of those, copies whose slab cannot be read anywhere.
     pub(crate) unreadable: usize,
-    /// Copies for which there is no place but poor ones, which do not do for them.
-    pub(crate) deaf: usize,
+    /// Slabs for which there is no place but poor ones, which do not do for them.
+    pub(crate) deaf: Vec<usize>,
 }
 
 impl Plan {
@@ -147,7 +147,7 @@ impl View {
                     plan.give_up.push(e.slab);
                 }
                 None if plan.moves.len() >= most => {}
-                None if p.deaf => plan.deaf += 1,
+                None if p.deaf => plan.deaf.push(p.slab),
                 None => match v.take_poor(&p.copies) {
                     Some(to) => plan.moves.push((p.slab, index, to)),
                     None => plan.stuck += 1,

@@ -118,18 +118,26 @@ impl Inner {
                 }
             }
             // What others have moved or given up lately is vacant after one more.
-            if plan.stuck + plan.deaf > 0 && !looked {
+            if (plan.stuck > 0 || !plan.deaf.is_empty()) && !looked {
                 self.checkpoint_now().await?;
                 looked = true;
                 continue;
             }
             let all = self.view();
             let of_it = |p: &&Plot| p.copies.iter().flatten().any(|c| c.device == n);
-            let held = all.plots.iter().filter(of_it).filter(|p| held.contains(&p.slab)).count();
+            let count = |is: &dyn Fn(&usize) -> bool| {
+                all.plots.iter().filter(of_it).filter(|p| is(&p.slab)).count()
+            };
+            let (held, deaf) = (count(&|s| held.contains(s)), count(&|s| plan.deaf.contains(s)));
             return match plan.stuck {
-                0 if held == 0 && plan.deaf == 0 => Ok(()),
-                0 if held == 0 => Err(poor_room(plan.deaf)),
-                0 => Err(unread_elsewhere(held, self.device(n).is_some_and(|d| d.is_away()))),
+                0 => match (held, deaf) {
+                    (0, 0) => Ok(()),
+                    (0, _) => Err(poor_room(deaf)),
+                    (_, 0) => {
+                        Err(unread_elsewhere(held, self.device(n).is_some_and(|d| d.is_away())))
+                    }
+                    _ => Err(both(held, deaf)),
+                },
                 _ => Err(no_room(n, plan.stuck, plan.unreadable)),
             };
         }
@@ -405,6 +413,14 @@ fn poor_room(slabs: usize) -> StoreError {
     StoreError::Pool(format!(
         "{slabs} slabs of it find no place that gives back what is written there; add another device, or \
          delete data. It is tried again from time to time"
+    ))
+}
+
+/// Both. What only lacks a place would be lost if the device were pulled out.
+fn both(held: usize, deaf: usize) -> StoreError {
+    StoreError::Pool(format!(
+        "not all that is on {held} slabs of it can be read elsewhere, and {deaf} slabs find no place that gives \
+         back what is written there; add another device first. It is tried again from time to time"
     ))
 }
 

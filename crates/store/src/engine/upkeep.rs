@@ -347,10 +347,13 @@ impl Inner {
             }
         }
         drop(failed);
-        if !u.spread.get() {
-            // There is no more to be had of new devices.
-            u.failed.borrow_mut().remove(&Job::Spread);
-        }
+        // What is over by itself has not failed: there is no more to be had of new devices, or a device has been emptied with another.
+        let held = |n| self.space.borrow().held_by(n) > 0;
+        u.failed.borrow_mut().retain(|job, _| match job {
+            Job::Spread => u.spread.get(),
+            Job::Drain(n) => held(*n),
+            _ => true,
+        });
         (None, later)
     }
 

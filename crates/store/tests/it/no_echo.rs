@@ -211,9 +211,16 @@ struct Heads {
 /// The one device of a pool, which has no second copies and no spare blocks, is replaced by another one. That never gives back what it
 /// took where `deaf` is.
 fn heads(deaf: &[u64]) -> Heads {
-    let (b, ill) = (Bench::new(2, 7), ill());
+    heads_of(deaf, false)
+}
+
+/// The same; the old one may have a block that it cannot read.
+fn heads_of(deaf: &[u64], unread: bool) -> Heads {
+    let (b, ill, old) = (Bench::new(2, 7), ill(), crate::leaving::ill());
     ill.deaf.borrow_mut().extend(deaf);
-    let (old, new): (_, Rc<dyn Disk>) = (b.disk(0), Rc::new(IllDisk(b.disk(1), ill)));
+    let mine = old.clone();
+    let (old, new): (Rc<dyn Disk>, Rc<dyn Disk>) =
+        (Rc::new(IllDisk(b.disk(0), old)), Rc::new(IllDisk(b.disk(1), ill)));
     let again = vec![old.clone(), new.clone()];
     let (left, told) = b.run(async move {
         let spec = PoolSpec { spares: 0, ..crate::bench::spec(1) };
@@ -222,6 +229,11 @@ fn heads(deaf: &[u64]) -> Heads {
         p.create_volume("v", 64 * MIB, 4096).await.unwrap();
         write(&p, 1, 0, BLOCKS * B, 1).await.unwrap();
         p.settled().await.unwrap();
+        if unread {
+            p.checkpoint().await.unwrap();
+            let places = p.volume(1).unwrap().locate(0).await.unwrap();
+            mine.deaf.borrow_mut().insert(places[0].1);
+        }
         p.replace(0, new).await.unwrap();
         let mut told = BTreeSet::new();
         for _ in 0..90 {
@@ -249,6 +261,17 @@ fn without_head() -> (Option<u32>, Result<u8, String>) {
     // All that it has can be read.
     assert!(told.iter().all(|t| t.contains("no place that gives back")), "{told:?}");
     (left, opened)
+}
+
+#[test]
+fn what_only_lacks_a_place_is_told_beside_what_cannot_be_read() {
+    let Heads { all, like, .. } = heads(&[]);
+    let within = all.into_iter().map(|at| at_in(&like, at)).collect();
+    let Heads { left, told, .. } = heads_of(&everywhere(&like, &within), true);
+    // Who pulled it out would lose what can be read.
+    let both = |t: &String| t.contains("3 slabs find no place") && t.contains("on 1 slabs");
+    assert!(left == Some(4) && told.iter().any(both), "{left:?} {told:?}");
+    assert!(!told.iter().any(|t| t.contains("pull")), "{told:?}");
 }
 
 /// The same where only the place is like that to which the first slab goes.

@@ -52,12 +52,14 @@ pub(super) fn run(r: &Runner<'_>, found: &mut Found) -> Result<(), ScenarioError
     let longest = pauses.last().copied().unwrap_or_default();
     let points = pauses.iter().zip(1u32..);
     let points = points.map(|(p, n)| (f64::from(n), *p as f64 / 1e6)).collect();
-    found.charts.push(Chart {
+    let chart = Chart {
         title: format!("Longest pause of {HOSTS} hosts"),
         x: Axis::new("hosts that paused no longer", Scale::Linear),
         y: Axis::new("pause in milliseconds", Scale::Linear),
         series: vec![Series::new("target stopped and started anew", points)],
-    });
+    };
+    // Where no host came through there is nothing to draw.
+    found.charts.extend(Some(chart).filter(|_| longest > 0));
     let is = units::nanos(longest as f64);
     let met = longest > 0 && longest <= PAUSE.as_nanos() as u64;
     found.row(r, "longest pause of a host over both", is, "<= 2 s", met);

@@ -225,7 +225,7 @@ impl Orders {
             self.open.iter().filter(is_its).map(|(i, (_, act))| (*i, *act == Act::Reset)).collect();
         for (id, is_reset) in all {
             match is_reset && self.is_reserved() {
-                true => drop(self.left.insert(id, self.next)),
+                true => drop(self.left.entry(id).or_insert(self.next)),
                 false => self.settled(id),
             }
         }

@@ -160,10 +160,12 @@ impl Holds {
             let mine = |dir: &&Path| {
                 labelled(dir).is_some_and(|l| (l.pool, l.device) == (pool.id, number))
             };
-            let own = there.map(|_| at.as_path()).filter(mine);
+            // Its label may be gone, or not be readable now.
+            let own = there.map(|_| at.as_path());
             // It may be mounted elsewhere now. Where its own path leads to it still, that is a copy.
-            let dir = own.or_else(|| around.filter(mine));
-            if let Some(dir) = dir.filter(|dir| has(dir, file, is_volumes)) {
+            let moved = around.filter(|dir| !own.as_ref().is_some_and(mine) && mine(dir));
+            let mut dirs = own.into_iter().chain(moved);
+            if let Some(dir) = dirs.find(|dir| has(dir, file, is_volumes)) {
                 let why = format!("it is a file of pool `{}`, in `{}`", pool.name, dir.display());
                 return Err(in_use(path, why));
             }

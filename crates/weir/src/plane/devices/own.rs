@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{is_as_recorded, lasting_name_of, make_file};
+use weir_uring::device::{is_as_recorded, lasting_name_of, make_file, says_where};
 use weir_uring::{Held, Identity};
 
 impl Holds {
@@ -122,8 +122,8 @@ impl Holds {
             if !held.is_kept() {
                 holds.check_below_again(&held, &path, None)?;
             }
-            // Where nothing tells that it is the same, as of a loop device. Else hosts may have written what they want.
-            if recorded.is_none() && !held.is_kept() {
+            // Where nothing tells that it is the same, as of a loop device, or a bare number only. Else hosts may have written what they want.
+            if !recorded.as_deref().is_some_and(says_where) && !held.is_kept() {
                 holds.check_no_label(&held, &path)?;
             }
             match is_as_recorded(recorded.as_deref(), held.lasting_name()) {
