@@ -365,9 +365,18 @@ fn a_loop_device_of_a_file_below_a_pool_s_directory_comes_back() {
     // So is the file of a volume, also where its pool is not up: it is known by its name, and its directory by the label.
     let name = d.json("volume show t")["layout"]["file"].as_str().expect("a file").to_owned();
     let moved = d.path("moved");
-    for (dir, words) in [(&srv, "` is in use"), (&moved, "it is a file of pool `d`")] {
+    let (label, away) = (d.path("srv/.weir-pool"), d.path("label"));
+    let its = "it is a file of pool `d`";
+    // Its own path tells where the label does not.
+    for (dir, labelled, words) in
+        [(&srv, true, "` is in use"), (&srv, false, its), (&moved, true, its)]
+    {
         d.stop();
+        if !labelled {
+            fs::rename(&label, &away).expect("away");
+        }
         if dir == &moved {
+            fs::rename(&away, &label).expect("back");
             fs::rename(&srv, &moved).expect("moved");
         }
         put(&d, &disk, &[], &format!("{dir}/{name}"));

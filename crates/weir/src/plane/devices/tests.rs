@@ -88,6 +88,36 @@ async fn what_comes_when_nobody_waits_any_more_is_let_go_of() {
         .expect("free");
 }
 
+/// File systems give numbers each by themselves: by its number alone a pool's device may be taken for what it was.
+#[tokio::test]
+async fn a_volume_known_by_a_bare_number_does_not_come_back_on_a_pool_s_device() {
+    let (dir, holds) = (Scratch::new("number"), Arc::<Holds>::default());
+    let path = dir.file();
+    let id = PoolId(7);
+    let label = super::label::Label { pool: id, device: 0, size: 4096 };
+    std::fs::write(&path, [vec![1; 4096], label.encode()].concat()).expect("written");
+    let known = KnownPool { name: "p".into(), id, devices: 1, directories: Vec::new() };
+    holds.know(vec![known], Vec::new());
+    let at = path.display().to_string();
+    let bare = std::fs::metadata(&path).ok().and_then(|m| Identity::of(&m));
+    let Some(Identity::Inode(_, number)) = bare else { panic!("it is a file") };
+    let bare = format!("inode {number}");
+    let owner = Owner::Place("v".into(), 0);
+    let back = async |name: &str| {
+        let took = holds.hold_image(owner.clone(), &at, (false, Some(name)), Wait::No).await;
+        took.map(drop).map_err(|e| e.code)
+    };
+    assert_eq!(back(&bare).await, Err(Code::DeviceInUse));
+    // A name that says in which file system it is does.
+    let whole = {
+        let held = holds.take(&owner, &path, false, Wait::No).expect("free");
+        held.lasting_name().map(str::to_owned)
+    };
+    if let Some(name) = whole.filter(|name| *name != bare) {
+        assert_eq!(back(&name).await, Ok(()));
+    }
+}
+
 #[test]
 fn what_was_made_and_cannot_be_had_goes() {
     let (dir, holds) = (Scratch::new("made"), Arc::<Holds>::default());
