@@ -74,9 +74,17 @@ fn none_left(e: &std::io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Takes every connection at once, so that nobody waits in the kernel's queue behind peers that say nothing.
+/// Connections that are taken in one turn of the reactor. Who is sent away may come again before the queue is empty.
+const A_TURN: u64 = 16;
+
+/// Takes every connection at once, so that nobody waits in the kernel's queue behind peers that say nothing; but those that
+/// were let in have their turns in between.
 async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>) {
     for number in 0.. {
+        if number % A_TURN == A_TURN - 1 {
+            // Until the next turn.
+            sleep(1).await;
+        }
         let stream = loop {
             let Some(l) = listener.upgrade() else { return };
             let next = l.socket.try_accept(shared.config.socket);

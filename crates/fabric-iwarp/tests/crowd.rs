@@ -59,3 +59,23 @@ fn who_says_nothing_keeps_nobody_of_another_address_out() {
         drop((c, s));
     });
 }
+
+/// A queue that does not get empty, since who is sent away comes again, holds up nobody who was let in.
+#[test]
+fn a_crowd_is_taken_in_by_parts() {
+    let ring = Ring::new().unwrap();
+    let reactor = Reactor::new(Rc::new(ring.clone()));
+    let p = Iwarp::new(&reactor, &ring, Config { half_open: 1, ..Config::default() });
+    let listener = reactor.enter(|| p.listen("127.0.0.1:0").unwrap());
+    let to = listener.local_addr().parse::<SocketAddr>().unwrap();
+    let all: Vec<TcpStream> = (0..CROWD).map(|_| TcpStream::connect(to).unwrap()).collect();
+    let sent_away = || all.iter().filter(|s| !is_open(s)).count();
+    let mut before = 0;
+    while before < CROWD - 1 {
+        reactor.turn();
+        let now = sent_away();
+        assert!(now - before <= 20, "{} at once", now - before);
+        before = now;
+    }
+    drop(listener);
+}
