@@ -35,6 +35,8 @@ weir_base::planted_bugs! {
     TerminatedStays,
     /// A login that ends the channels of its nexus leaves those alone that are still being set up.
     JoiningStay,
+    /// What a host had reserved stays so after a login that ends it, as long as one of its channels is being set up.
+    JoiningHold,
     /// A reset ends the reservation of RESERVE(6) while tasks before it have not ended.
     ResetFreesEarly,
     /// A login finds a channel ended that has its place at the port yet.
@@ -60,6 +62,7 @@ impl Bug {
         Bug::LoginWaitsOnAndOn,
         Bug::UnawareGoOn,
         Bug::JoiningStay,
+        Bug::JoiningHold,
         Bug::TerminatedStays,
         Bug::AnswerAtOnce,
         Bug::ResetFreesEarly,

@@ -281,9 +281,12 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
             give_up(&shared, &units, &name);
             return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }
-        // What they had reserved is free from here on, but for units of which a device has writes of theirs yet.
-        joined.old.iter().for_each(|n| forget(&units, *n));
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
+    }
+    if alone && !(joined.others.is_empty() && has(Bug::JoiningHold)) {
+        // What they had reserved is free from here on, but for units of which a device has writes of theirs yet. So it is if all
+        // that is left of them is a channel that is being set up.
+        joined.old.iter().for_each(|n| forget(&units, *n));
     }
     let (most, map) = (shared.config.max_channels, shared.access.map());
     // Its own channels that it has ended do not count any more: they may be those of before a crash.

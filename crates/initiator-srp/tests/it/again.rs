@@ -15,14 +15,14 @@ use weir_reactor::{now, sleep, timeout};
 use weir_target_core::AccessMap;
 use weir_target_srp::TargetConfig;
 
-const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+pub(crate) const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
 const RELEASE: [u8; 6] = [0x17, 0, 0, 0, 0, 0];
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
+pub(crate) const TEST_UNIT_READY: [u8; 6] = [0; 6];
 /// Of the first block.
 const WRITE_AND_VERIFY: [u8; 10] = [0x2E, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// The status of a command to a host that has had its unit attention.
-async fn status(peer: &Peer, tag: u64, cdb: &[u8]) -> u8 {
+pub(crate) async fn status(peer: &Peer, tag: u64, cdb: &[u8]) -> u8 {
     peer.send(tag, cdb, BufferSpec::None);
     match peer.next().await {
         (t, End::Status(s)) if t == tag => s,
@@ -31,7 +31,7 @@ async fn status(peer: &Peer, tag: u64, cdb: &[u8]) -> u8 {
 }
 
 /// A host that has reserved the unit, and another one, which it keeps out.
-async fn reserved(p: &Rc<dyn Provider>, t: &Served) -> (Peer, Peer) {
+pub(crate) async fn reserved(p: &Rc<dyn Provider>, t: &Served) -> (Peer, Peer) {
     let holder = Peer::enter(p, t, 0).await;
     holder.attention().await;
     assert_eq!(status(&holder, 1, &RESERVE).await, 0);

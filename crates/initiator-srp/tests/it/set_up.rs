@@ -1,5 +1,6 @@
 //! Channels whose set-up takes long, beside logins that end them.
 
+use crate::again::{RESERVE, TEST_UNIT_READY, reserved, status};
 use crate::common::on_reactor;
 use crate::peer::Peer;
 use crate::target::{HOST, config, medium, serve};
@@ -119,6 +120,36 @@ fn a_channel_that_is_set_up_late_does_not_outlive_a_login_that_ends_it() {
         );
         assert_eq!((t.target.local_channels().len(), new.conn.is_open()), (1, true));
         drop((old, new));
+        while !t.target.nexuses().is_empty() {
+            sleep(MILLIS).await;
+        }
+        t.port.check_idle().unwrap();
+    });
+}
+
+/// Nothing is left of its host but that, which comes back.
+#[test]
+fn a_channel_that_is_set_up_late_keeps_nothing_reserved_for_its_former_life() {
+    on_reactor(|p| async move {
+        let mut t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let may = Arc::new(AtomicBool::new(false));
+        let late = Late { inner: p.clone(), may: may.clone() };
+        let (holder, other) = reserved(&p, &t).await;
+        let slow = t.target.listen(&late, "127.0.0.1:0").unwrap();
+        let fast = std::mem::replace(&mut t.addr, slow);
+        let second = Peer::enter(&p, &t, 0).await;
+        t.addr = fast;
+        let before = t.target.local_channels().len();
+        drop(holder);
+        while t.target.local_channels().len() == before {
+            sleep(MILLIS).await;
+        }
+        let new = Peer::enter_instead(&p, &t, HOST).await.unwrap();
+        new.attention().await;
+        assert_eq!(status(&other, 2, &RESERVE).await, 0, "its former life has it yet");
+        assert_eq!(status(&new, 2, &TEST_UNIT_READY).await, 0x18);
+        may.store(true, Ordering::Release);
+        drop((second, new, other));
         while !t.target.nexuses().is_empty() {
             sleep(MILLIS).await;
         }
