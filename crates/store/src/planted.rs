@@ -299,6 +299,10 @@ weir_base::planted_bugs! {
     ReturnForItsOwn,
     /// Places that do not give back what is written there are room as others are.
     PoorIsRoom,
+    /// A device is removed while its log is wiped to bring it back.
+    RemovedAmidWipe,
+    /// A drain that was stopped has failed for ever.
+    StoppedIsFailed,
     /// By force, too, an older device is out of sync that has the only copy of something.
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
@@ -416,6 +420,8 @@ impl Bug {
         Bug::BadIsWrong,
         Bug::ReturnForItsOwn,
         Bug::PoorIsRoom,
+        Bug::RemovedAmidWipe,
+        Bug::StoppedIsFailed,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];

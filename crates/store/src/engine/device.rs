@@ -35,6 +35,8 @@ pub(crate) struct Device {
     pub(crate) unheard: Cell<bool>,
     /// Nothing on it is believed when it is brought back.
     pub(crate) foreign: Cell<bool>,
+    /// What is on it is being wiped, to bring it back.
+    pub(crate) wiping: Cell<bool>,
     /// It is not brought back by itself: somebody stopped that, or it went its own way.
     pub(crate) held: Cell<bool>,
     /// Somebody asked to bring it back, whatever it loses by that.
@@ -117,6 +119,7 @@ impl Device {
             written_off: Cell::new(member.written_off),
             unheard: Cell::new(false),
             foreign: Cell::new(false),
+            wiping: Cell::new(false),
             held: Cell::new(false),
             asked: Cell::new(false),
             out_at: Cell::new(0),

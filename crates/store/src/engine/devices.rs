@@ -490,6 +490,7 @@ impl Pool {
                 }
             }))
             .await?;
+            // What could not be done about it has not failed any more.
             i.upkeep.wake();
             Ok(())
         })
@@ -505,6 +506,9 @@ impl Pool {
     pub async fn remove(&self, number: u16) -> StoreResult {
         self.change(move |i| async move {
         let d = i.member(number)?;
+        let coming = || -> StoreResult {
+            refused(format!("device {number} is being brought back: it is not removed"))
+        };
         let held = i.space.borrow().held_by(number);
         if held > 0 && d.draining.get() && d.is_away() {
             let done = Rc::new(Cell::new(false));
@@ -521,7 +525,7 @@ impl Pool {
             }))
             .await?;
             if !done.get() {
-                return refused(format!("device {number} is being brought back: it is not removed"));
+                return coming();
             }
             i.upkeep.retry();
             return Ok(());
@@ -538,7 +542,14 @@ impl Pool {
                 "device {number} is in use, new slabs may be put on it: drain it first"
             ));
         }
-        i.dismiss(number).await
+        // Or it would be wiped when it is somebody else's.
+        if d.wiping.get() && !has(Bug::RemovedAmidWipe) {
+            return coming();
+        }
+        i.dismiss(number).await?;
+        // What failed about it is of no matter any more.
+        i.upkeep.wake();
+        Ok(())
         })
         .await?
     }

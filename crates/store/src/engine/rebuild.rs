@@ -34,11 +34,16 @@ impl Inner {
                 };
                 self.act(Box::new(missed)).await?;
             }
-            if self.still(d).is_none() {
+            // Another disk has its place, or it was removed and may be somebody else's.
+            let is_gone = |d: Rc<Device>| d.state.get() == MemberState::Gone;
+            if self.still(d).is_none_or(is_gone) {
                 return Err(IoError::Aborted.into());
             }
             // What its log and superblocks say must never be believed again.
-            self.wipe_rings(d).await?;
+            d.wiping.set(true);
+            let wiped = self.wipe_rings(d).await;
+            d.wiping.set(false);
+            wiped?;
         }
         let since = match d.foreign.get() {
             true => 0,
@@ -69,6 +74,8 @@ impl Inner {
             if let Some(d) = d.filter(|d| d.usable() && d.state.get() == MemberState::Syncing) {
                 d.state.set(MemberState::InSync);
                 d.foreign.set(false);
+                // Who stopped this came too late: it is brought back by itself the next time.
+                d.held.set(false);
                 i.arrange();
             }
         };
@@ -400,7 +407,8 @@ fn unread_elsewhere(slabs: usize, is_away: bool) -> StoreError {
             "bring it back if it is away. If it is gone for good, remove it: what only it has is lost then"
         }
         false => {
-            "that is tried again from time to time. To give up what cannot be read, pull the device out, and remove it"
+            "that is tried again from time to time. To give up what cannot be read, let `weir scrub start` mend the \
+             other copies first; then pull the device out, and remove it: what only it has is lost then"
         }
     };
     StoreError::Pool(format!(

@@ -347,12 +347,21 @@ impl Inner {
             }
         }
         drop(failed);
-        // What is over by itself has not failed: there is no more to be had of new devices, or a device has been emptied with another.
+        // What is over by itself, or by somebody's word, has not failed.
+        let at = |n: u16| devices.get(usize::from(n));
         let held = |n| self.space.borrow().held_by(n) > 0;
-        u.failed.borrow_mut().retain(|job, _| match job {
+        let is = |n, state| at(n).is_some_and(|d| d.state.get() == state);
+        u.failed.borrow_mut().retain(|job, _| match *job {
             Job::Spread => u.spread.get(),
-            Job::Drain(n) => held(*n),
-            _ => true,
+            Job::Drain(n) => {
+                let is_wanted = at(n).is_some_and(|d| d.draining.get());
+                (is_wanted || has(Bug::StoppedIsFailed)) && held(n)
+            }
+            Job::Dismiss(n) => at(n).is_some_and(|d| d.leaving.get()),
+            Job::Resync(n) => is(n, MemberState::Out),
+            Job::TakeSpare(lost, spare) => {
+                is(lost, MemberState::Out) && held(lost) && is(spare, MemberState::Spare)
+            }
         });
         (None, later)
     }

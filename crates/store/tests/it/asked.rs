@@ -6,6 +6,8 @@ use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
 use weir_reactor::{JoinHandle, Token, complete, sleep, spawn, spawn_task, timeout};
+use weir_store::format::label::SUPER_SLOTS;
+use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, create};
 
 /// A disk that takes so much time with a write, or keeps it until it is told to go on.
@@ -256,4 +258,55 @@ fn a_replacement_that_was_stopped_in_time_takes_no_device_away() {
         (stopped, p.status().devices.iter().any(|d| d.number == 0))
     });
     assert_eq!(there, stopped, "it was told that it stays");
+}
+
+/// Blocks before the superblocks, and after them at the end.
+const FRONT: u64 = 2;
+
+/// A drained device may have a history of its own, and is wiped to bring it back. Somebody removes it meanwhile. Whether that is
+/// refused, and whether it is done when the device is back.
+fn removed_amid_wipe() -> (bool, bool) {
+    let b = Bench::new(3, 7);
+    let last = Lazy::new(b.disk(2));
+    let (m, disks) = (b.media[2].clone(), vec![b.disk(0), b.disk(1), last.clone() as Rc<dyn Disk>]);
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.drain(2).await.unwrap();
+        p.settled().await.unwrap();
+        m.set_offline(true);
+        write(&p, 1, 0, MIB, 2).await.unwrap();
+        p.checkpoint().await.unwrap();
+        assert_eq!(p.status().devices[2].state, MemberState::Out);
+        m.set_offline(false);
+        // Nobody can tell what its superblocks say.
+        for first in [FRONT, m.len() / B - FRONT - SUPER_SLOTS] {
+            m.fail_reads(first * B, SUPER_SLOTS * B);
+        }
+        last.holds.set(true);
+        p.resync().await.unwrap();
+        while last.held.borrow().is_empty() {
+            sleep(MILLIS).await;
+        }
+        let refused = timeout(SECONDS, p.remove(2)).await.is_ok_and(|done| done.is_err());
+        last.go_on();
+        p.settled().await.unwrap();
+        (refused, p.remove(2).await.is_ok())
+    })
+}
+
+#[test]
+fn a_device_is_not_removed_while_it_is_wiped_to_bring_it_back() {
+    assert_eq!(removed_amid_wipe(), (true, true));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_removal_amid_a_wipe_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::RemovedAmidWipe));
+    let seen = removed_amid_wipe();
+    weir_store::planted::plant(None);
+    assert_ne!(seen, (true, true));
 }

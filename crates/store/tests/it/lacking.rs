@@ -397,6 +397,22 @@ fn a_device_that_is_away_leaves_when_somebody_says_that_it_does_not_come_back() 
     }
 }
 
+/// What a drain says that failed, and the same after somebody has stopped it.
+fn stopped() -> [Option<String>; 2] {
+    let (b, p) = story(Lacks::Unread, Done::Spare);
+    let before = p.status().trouble;
+    let q = p.clone();
+    b.run(async move { q.cancel(0).await.unwrap() });
+    wait(&b, 1);
+    [before, p.status().trouble]
+}
+
+#[test]
+fn a_drain_that_was_stopped_has_not_failed() {
+    let [before, after] = stopped();
+    assert!(before.is_some_and(|t| t.contains("not all that is on")) && after.is_none());
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
@@ -467,5 +483,10 @@ mod planted {
         assert!(
             !with(Bug::HeadsNotMended, || story(Lacks::Heads, Done::Replaced)).1.status().whole
         );
+    }
+
+    #[test]
+    fn a_stopped_drain_that_has_failed_for_ever_is_caught() {
+        assert!(with(Bug::StoppedIsFailed, stopped)[1].is_some());
     }
 }
