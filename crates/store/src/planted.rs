@@ -303,6 +303,8 @@ weir_base::planted_bugs! {
     RemovedAmidWipe,
     /// A drain that was stopped has failed for ever.
     StoppedIsFailed,
+    /// A device is brought back that was asked for, though somebody has stopped that since.
+    StillAsked,
     /// By force, too, an older device is out of sync that has the only copy of something.
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
@@ -422,6 +424,7 @@ impl Bug {
         Bug::PoorIsRoom,
         Bug::RemovedAmidWipe,
         Bug::StoppedIsFailed,
+        Bug::StillAsked,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];

@@ -36,7 +36,7 @@ pub(crate) struct Device {
     /// Nothing on it is believed when it is brought back.
     pub(crate) foreign: Cell<bool>,
     /// What is on it is being wiped, to bring it back.
-    pub(crate) wiping: Cell<bool>,
+    pub(crate) wiping: Rc<Cell<bool>>,
     /// It is not brought back by itself: somebody stopped that, or it went its own way.
     pub(crate) held: Cell<bool>,
     /// Somebody asked to bring it back, whatever it loses by that.
@@ -119,7 +119,7 @@ impl Device {
             written_off: Cell::new(member.written_off),
             unheard: Cell::new(false),
             foreign: Cell::new(false),
-            wiping: Cell::new(false),
+            wiping: Rc::default(),
             held: Cell::new(false),
             asked: Cell::new(false),
             out_at: Cell::new(0),
@@ -214,6 +214,7 @@ impl Device {
         let mut d = Device::new(self.number, &self.member(), self.layout, None);
         if let Some(d) = Rc::get_mut(&mut d) {
             d.late = self.late.clone();
+            d.wiping = self.wiping.clone();
         }
         d.written_off.set(self.written_off.get());
         d.remap.replace(self.remap.borrow().clone());

@@ -26,6 +26,10 @@ fn refused<T>(text: String) -> StoreResult<T> {
     Err(StoreError::Request(text))
 }
 
+fn coming(number: u16) -> String {
+    format!("device {number} is being brought back: it is not removed; cancel that first")
+}
+
 fn name_in_service(d: &Device) -> StoreError {
     let name = d.disk.as_ref().map_or("", |disk| disk.name());
     StoreError::Request(format!(
@@ -40,6 +44,9 @@ impl Inner {
         zeros.fill(0);
         let mut at = first;
         while at < first + blocks {
+            if d.wiping.get() && !self.upkeep_is_wanted() && !has(Bug::StillAsked) {
+                return Err(IoError::Aborted);
+            }
             let n = PIECE.min(first + blocks - at);
             let part = zeros.sub(0, n as usize * BLOCK);
             d.write(at, &part, self.options.deadline).await?;
@@ -334,6 +341,10 @@ impl Inner {
         let d = self.member(number)?;
         let go = d.clone();
         self.act(Box::new(move |i| {
+            // Or it would be wiped when it is somebody else's.
+            if go.wiping.get() && !has(Bug::RemovedAmidWipe) {
+                return;
+            }
             if i.space.borrow().occupied().all(|p| p.device != go.number) {
                 go.state.set(MemberState::Gone);
                 go.draining.set(false);
@@ -343,6 +354,9 @@ impl Inner {
             }
         }))
         .await?;
+        if d.state.get() != MemberState::Gone && d.wiping.get() {
+            return refused(coming(number));
+        }
         if d.state.get() != MemberState::Gone {
             return refused(format!("device {number} got slabs meanwhile: drain it again"));
         }
@@ -482,6 +496,9 @@ impl Pool {
                 i.upkeep.cancel();
             }
             d.held.set(matches!(d.state.get(), MemberState::Out | MemberState::Syncing));
+            if !has(Bug::StillAsked) {
+                d.asked.set(false);
+            }
             i.act(Box::new(move |i| {
                 if let Some(d) = i.device(number) {
                     d.draining.set(false);
@@ -491,7 +508,7 @@ impl Pool {
             }))
             .await?;
             // What could not be done about it has not failed any more.
-            i.upkeep.wake();
+            i.upkeep.forget(number);
             Ok(())
         })
         .await?
@@ -506,9 +523,6 @@ impl Pool {
     pub async fn remove(&self, number: u16) -> StoreResult {
         self.change(move |i| async move {
         let d = i.member(number)?;
-        let coming = || -> StoreResult {
-            refused(format!("device {number} is being brought back: it is not removed"))
-        };
         let held = i.space.borrow().held_by(number);
         if held > 0 && d.draining.get() && d.is_away() {
             let done = Rc::new(Cell::new(false));
@@ -525,7 +539,7 @@ impl Pool {
             }))
             .await?;
             if !done.get() {
-                return coming();
+                return refused(coming(number));
             }
             i.upkeep.retry();
             return Ok(());
@@ -541,10 +555,6 @@ impl Pool {
             return refused(format!(
                 "device {number} is in use, new slabs may be put on it: drain it first"
             ));
-        }
-        // Or it would be wiped when it is somebody else's.
-        if d.wiping.get() && !has(Bug::RemovedAmidWipe) {
-            return coming();
         }
         i.dismiss(number).await?;
         // What failed about it is of no matter any more.
@@ -573,6 +583,11 @@ impl Pool {
         if !away(&old) {
             return refused(in_service);
         }
+        let wiped = |d: &Device| d.wiping.get() && !has(Bug::RemovedAmidWipe);
+        let comes = format!("device {} is being brought back already", old.number);
+        if wiped(&old) {
+            return refused(comes);
+        }
         let name = disk.name().to_owned();
         if let Some(other) = i.in_service_by(&name, old.id) {
             return Err(name_in_service(&other));
@@ -592,6 +607,7 @@ impl Pool {
         i.act(Box::new(move |i| {
             // It may have been brought back meanwhile, and then this disk is not what it is.
             let stands = |d: &Rc<Device>| away(d) || has(Bug::DeviceByNumber);
+            let stands = |d: &Rc<Device>| stands(d) && !wiped(d);
             let Some(old) = i.still(&old).filter(stands) else { return };
             let d = Device::new(n, &old.member(), label.layout, Some(disk));
             d.written_off.set(false);
@@ -610,7 +626,8 @@ impl Pool {
         .await?;
         if i.device(n).is_some_and(|d| Rc::ptr_eq(&d, &before)) {
             let other = i.in_service_by(&name, before.id);
-            return other.map_or_else(|| refused(in_service), |o| Err(name_in_service(&o)));
+            let why = if away(&before) { comes } else { in_service };
+            return other.map_or_else(|| refused(why), |o| Err(name_in_service(&o)));
         }
         i.upkeep.retry();
         Ok(n)

@@ -34,9 +34,10 @@ impl Inner {
                 };
                 self.act(Box::new(missed)).await?;
             }
-            // Another disk has its place, or it was removed and may be somebody else's.
+            // Another disk has its place, it was removed and may be somebody else's, or somebody has stopped this.
             let is_gone = |d: Rc<Device>| d.state.get() == MemberState::Gone;
-            if self.still(d).is_none_or(is_gone) {
+            let is_wanted = self.upkeep_is_wanted() || has(Bug::StillAsked);
+            if self.still(d).is_none_or(is_gone) || !is_wanted {
                 return Err(IoError::Aborted.into());
             }
             // What its log and superblocks say must never be believed again.

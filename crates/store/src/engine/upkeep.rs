@@ -140,6 +140,14 @@ impl Upkeep {
         self.wake();
     }
 
+    /// Somebody has stopped what is to be done about this device.
+    pub(super) fn forget(&self, device: u16) {
+        if !has(Bug::StoppedIsFailed) {
+            self.failed.borrow_mut().retain(|job, _| *job != Job::Resync(device));
+        }
+        self.wake();
+    }
+
     pub(crate) fn cancel(&self) {
         self.cancelled.set(true);
         self.wake();
@@ -378,8 +386,10 @@ impl Inner {
                         d.state.set(MemberState::Out);
                     }
                     d.out_at.set(now());
+                    // Who stopped it is not told why it would have failed.
                     if self.upkeep.cancelled.get() {
                         d.held.set(true);
+                        return Err(IoError::Aborted.into());
                     }
                 }
                 result

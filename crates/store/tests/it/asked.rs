@@ -6,8 +6,9 @@ use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
 use weir_reactor::{JoinHandle, Token, complete, sleep, spawn, spawn_task, timeout};
+use weir_sim::SimMedium;
 use weir_store::format::label::SUPER_SLOTS;
-use weir_store::format::superblock::MemberState;
+use weir_store::format::superblock::{MemberState, Superblock};
 use weir_store::{Options, Pool, create};
 
 /// A disk that takes so much time with a write, or keeps it until it is told to go on.
@@ -263,50 +264,188 @@ fn a_replacement_that_was_stopped_in_time_takes_no_device_away() {
 /// Blocks before the superblocks, and after them at the end.
 const FRONT: u64 = 2;
 
-/// A drained device may have a history of its own, and is wiped to bring it back. Somebody removes it meanwhile. Whether that is
-/// refused, and whether it is done when the device is back.
-fn removed_amid_wipe() -> (bool, bool) {
-    let b = Bench::new(3, 7);
-    let last = Lazy::new(b.disk(2));
-    let (m, disks) = (b.media[2].clone(), vec![b.disk(0), b.disk(1), last.clone() as Rc<dyn Disk>]);
+/// A mirror of three; the third one is drained, and out of service. Nobody can tell what its superblocks say, so all of its log
+/// is wiped to bring it back.
+async fn wiped_to_come(m: &SimMedium, disks: Vec<Rc<dyn Disk>>) -> Pool {
+    create(&disks, &spec(2)).await.unwrap();
+    let p = Pool::open(disks, Options::default()).await.unwrap();
+    p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+    write(&p, 1, 0, MIB, 1).await.unwrap();
+    p.drain(2).await.unwrap();
+    p.settled().await.unwrap();
+    m.set_offline(true);
+    write(&p, 1, 0, MIB, 2).await.unwrap();
+    p.checkpoint().await.unwrap();
+    assert_eq!(p.status().devices[2].state, MemberState::Out);
+    m.set_offline(false);
+    for first in [FRONT, m.len() / B - FRONT - SUPER_SLOTS] {
+        m.fail_reads(first * B, SUPER_SLOTS * B);
+    }
+    p
+}
+
+async fn holds_something(disk: &Lazy) {
+    disk.holds.set(true);
+    while disk.held.borrow().is_empty() {
+        sleep(MILLIS).await;
+    }
+}
+
+/// Until a superblock is on its way that says of device 2 that it misses everything.
+async fn holds_what_tells(disk: &Lazy) {
+    let tells = |op: &DiskOp| {
+        let DiskOp::Write { offset, buf, .. } = op else { return false };
+        let slot = (offset / B).wrapping_sub(FRONT);
+        let bytes = buf.to_vec();
+        let block = bytes.first_chunk().filter(|_| slot < SUPER_SLOTS);
+        let found = block.and_then(|b| Superblock::decode_any(b, 0, slot).ok());
+        found.is_some_and(|(_, s)| s.members[2].since == 0)
+    };
+    holds_something(disk).await;
+    while !disk.held.borrow().iter().any(|(op, _)| tells(op)) {
+        disk.go_on();
+        holds_something(disk).await;
+    }
+}
+
+/// Somebody removes a device as it begins to be wiped to bring it back, while it is, or after it was attached once more
+/// meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removed {
+    Early,
+    Amid,
+    Attached,
+}
+
+/// Whether nothing is written to it once it is removed, and whether it can be removed when it is back.
+fn removed_amid_wipe(when: Removed, seed: u64) -> (bool, bool) {
+    let b = Bench::new(3, seed);
+    let (zero, last) = (Lazy::new(b.disk(0)), Lazy::new(b.disk(2)));
+    let disks: Vec<Rc<dyn Disk>> = vec![zero.clone(), b.disk(1), last.clone()];
+    let m = b.media[2].clone();
     b.run(async move {
-        create(&disks, &spec(2)).await.unwrap();
-        let p = Pool::open(disks, Options::default()).await.unwrap();
-        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
-        write(&p, 1, 0, MIB, 1).await.unwrap();
-        p.drain(2).await.unwrap();
-        p.settled().await.unwrap();
-        m.set_offline(true);
-        write(&p, 1, 0, MIB, 2).await.unwrap();
-        p.checkpoint().await.unwrap();
-        assert_eq!(p.status().devices[2].state, MemberState::Out);
-        m.set_offline(false);
-        // Nobody can tell what its superblocks say.
-        for first in [FRONT, m.len() / B - FRONT - SUPER_SLOTS] {
-            m.fail_reads(first * B, SUPER_SLOTS * B);
+        let p = wiped_to_come(&m, disks).await;
+        p.resync().await.unwrap();
+        match when {
+            // What is to be done at the next checkpoint is not done at this one.
+            Removed::Early => holds_what_tells(&zero).await,
+            Removed::Amid => holds_something(&last).await,
+            Removed::Attached => {
+                holds_something(&last).await;
+                let _ = timeout(SECONDS, p.attach(last.clone())).await;
+            }
         }
         last.holds.set(true);
-        p.resync().await.unwrap();
-        while last.held.borrow().is_empty() {
-            sleep(MILLIS).await;
-        }
-        let refused = timeout(SECONDS, p.remove(2)).await.is_ok_and(|done| done.is_err());
+        let q = p.clone();
+        let removed = spawn(async move { q.remove(2).await.is_ok() });
+        sleep(10 * MILLIS).await;
+        zero.go_on();
+        sleep(SECONDS).await;
+        // Of what it is given to next nothing is written over. It wipes its own names before it goes.
+        let safe = !removed.is_finished()
+            && when == Removed::Early
+            && last.held.borrow().len() == 1
+            || removed.is_finished() && (!removed.await.unwrap() || last.held.borrow().is_empty());
         last.go_on();
         p.settled().await.unwrap();
-        (refused, p.remove(2).await.is_ok())
+        let gone = || p.status().devices.iter().all(|d| d.number != 2);
+        (safe, gone() || p.remove(2).await.is_ok())
     })
 }
 
 #[test]
 fn a_device_is_not_removed_while_it_is_wiped_to_bring_it_back() {
-    assert_eq!(removed_amid_wipe(), (true, true));
+    for when in [Removed::Early, Removed::Amid, Removed::Attached] {
+        for seed in 0..4 {
+            assert_eq!(removed_amid_wipe(when, seed), (true, true), "{when:?} {seed}");
+        }
+    }
+}
+
+/// Somebody asks for a device to be brought back while another one is drained, and stops that. What becomes of it.
+fn asked_and_stopped() -> MemberState {
+    let b = Bench::new(4, 7);
+    let (m, disks) = (b.media[2].clone(), b.all());
+    b.run(async move {
+        let p = wiped_to_come(&m, disks).await;
+        p.set_fill_rate(B);
+        p.drain(3).await.unwrap();
+        while p.status().work.is_none() {
+            sleep(MILLIS).await;
+        }
+        p.resync().await.unwrap();
+        p.cancel(2).await.unwrap();
+        p.set_fill_rate(0);
+        p.settled().await.unwrap();
+        p.status().devices[2].state
+    })
+}
+
+#[test]
+fn a_device_that_was_asked_for_is_not_brought_back_when_that_was_stopped() {
+    assert_eq!(asked_and_stopped(), MemberState::Out);
+}
+
+/// Blocks among a device's first superblocks that have something.
+fn superblocks(m: &SimMedium) -> usize {
+    let is_one = |slot: &u64| {
+        let mut block = [0; B as usize];
+        m.peek((FRONT + slot) * B, &mut block);
+        block.iter().any(|b| *b != 0)
+    };
+    (0..SUPER_SLOTS).filter(is_one).count()
+}
+
+/// The same as it begins. Whether anything on it has been wiped.
+fn stopped_as_it_begins() -> bool {
+    let b = Bench::new(3, 7);
+    let zero = Lazy::new(b.disk(0));
+    let disks: Vec<Rc<dyn Disk>> = vec![zero.clone(), b.disk(1), b.disk(2)];
+    let m = b.media[2].clone();
+    b.run(async move {
+        let p = wiped_to_come(&m, disks).await;
+        let before = superblocks(&m);
+        assert!(before > 0);
+        p.resync().await.unwrap();
+        holds_what_tells(&zero).await;
+        let q = p.clone();
+        let stopped = spawn(async move { q.cancel(2).await });
+        sleep(10 * MILLIS).await;
+        zero.go_on();
+        stopped.await.unwrap().unwrap();
+        p.settled().await.unwrap();
+        assert_eq!(p.status().devices[2].state, MemberState::Out);
+        superblocks(&m) < before
+    })
+}
+
+#[test]
+fn nothing_is_wiped_of_a_device_when_that_was_stopped() {
+    assert!(!stopped_as_it_begins());
 }
 
 #[cfg(feature = "planted")]
-#[test]
-fn a_removal_amid_a_wipe_is_caught() {
-    weir_store::planted::plant(Some(weir_store::planted::Bug::RemovedAmidWipe));
-    let seen = removed_amid_wipe();
-    weir_store::planted::plant(None);
-    assert_ne!(seen, (true, true));
+mod planted {
+    use super::*;
+    use weir_store::planted::{Bug, plant};
+
+    fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
+        plant(Some(bug));
+        let seen = story();
+        plant(None);
+        seen
+    }
+
+    #[test]
+    fn a_removal_amid_a_wipe_is_caught() {
+        for when in [Removed::Amid, Removed::Attached] {
+            assert_ne!(with(Bug::RemovedAmidWipe, || removed_amid_wipe(when, 0)), (true, true));
+        }
+    }
+
+    #[test]
+    fn what_was_stopped_and_goes_on_is_caught() {
+        assert_ne!(with(Bug::StillAsked, asked_and_stopped), MemberState::Out);
+        assert!(with(Bug::StillAsked, stopped_as_it_begins));
+    }
 }
