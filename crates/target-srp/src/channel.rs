@@ -102,7 +102,7 @@ impl Channel {
         };
         port.accepting.set(port.accepting.get() + 1);
         let conn = incoming.accept(&*port.provider, params).await;
-        port.accepting.set(port.accepting.get() - 1);
+        port.accepted();
         let conn = match conn {
             Ok(c) => c,
             Err(e) => {
@@ -118,7 +118,7 @@ impl Channel {
         if port.is_stopped() || !port.shared.nexuses.attach(&name, me) {
             conn.disconnect(true);
             port.uncommit(credits);
-            port.established.signal_all();
+            port.refuses(conn.qp());
             return lose(&port, &name);
         }
         let view = Attachment::new(

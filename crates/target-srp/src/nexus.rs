@@ -157,6 +157,11 @@ impl Nexuses {
         all_of(&t, &name.key).any(|(_, n)| n.channels.iter().any(|c| some.contains(c)))
     }
 
+    /// A later login of the host has ended this one.
+    pub(crate) fn is_over(&self, name: &NexusName) -> bool {
+        self.lock().get(name).is_none_or(|n| n.over)
+    }
+
     pub(crate) fn terminate_wait(&self, name: &NexusName, waits: bool) {
         if let Some(n) = self.lock().get_mut(name) {
             n.enter(if waits { NexusState::TerminateWait } else { NexusState::Active });

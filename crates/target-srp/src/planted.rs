@@ -37,6 +37,10 @@ weir_base::planted_bugs! {
     JoiningStay,
     /// What a host had reserved stays so after a login that ends it, as long as one of its channels is being set up.
     JoiningHold,
+    /// Logins that a later one of the host has ended wait all the same.
+    SupersededWaits,
+    /// Messages of a connection that was refused wait until no other one is being accepted.
+    RefusedWaitedFor,
     /// A reset ends the reservation of RESERVE(6) while tasks before it have not ended.
     ResetFreesEarly,
     /// A login finds a channel ended that has its place at the port yet.
@@ -63,6 +67,8 @@ impl Bug {
         Bug::UnawareGoOn,
         Bug::JoiningStay,
         Bug::JoiningHold,
+        Bug::SupersededWaits,
+        Bug::RefusedWaitedFor,
         Bug::TerminatedStays,
         Bug::AnswerAtOnce,
         Bug::ResetFreesEarly,

@@ -8,6 +8,7 @@ use crate::request::Request;
 use crate::target::{self, TargetShared};
 use crate::trace::Trace;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
@@ -15,6 +16,9 @@ use weir_mem::{BufPool, Census};
 use weir_proto_srp::states::RequestState;
 use weir_reactor::{WaitChannel, get_part, remove_part, set_part, spawn_task};
 use weir_target_core::{Receives, Units, spread};
+
+/// Connections that are remembered as refused.
+const REFUSED: usize = 1024;
 
 /// What of a port's resources is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +59,8 @@ pub struct Port {
     /// Accepts under way: messages of unknown connections may belong to one of them.
     pub(crate) accepting: Cell<u32>,
     pub(crate) established: WaitChannel,
+    /// Connections that were accepted and refused after that, while others are being accepted.
+    refused: RefCell<BTreeSet<u32>>,
     /// Logins between their acceptance here and the end of their channels.
     pub(crate) logins: Cell<u32>,
     /// Nexuses of logins under way here.
@@ -100,6 +106,7 @@ impl Port {
             channels: RefCell::default(),
             accepting: Cell::new(0),
             established: WaitChannel::new(0),
+            refused: RefCell::default(),
             logins: Cell::new(0),
             joining: RefCell::default(),
             next_channel: Cell::new(0),
@@ -196,11 +203,32 @@ impl Port {
             if let Some(c) = self.by_qp(qp) {
                 return Some(c);
             }
-            if self.accepting.get() == 0 {
+            if self.accepting.get() == 0 || self.refused.borrow().contains(&qp) {
                 return None;
             }
             self.established.wait().await;
         }
+    }
+
+    /// An accept is over. What was refused before the last one of them is not asked for any more.
+    pub(crate) fn accepted(&self) {
+        self.accepting.set(self.accepting.get() - 1);
+        if self.accepting.get() == 0 {
+            self.refused.borrow_mut().clear();
+        }
+    }
+
+    /// Nobody is to wait for this connection, which comes to nothing: what has come by it would keep its buffers.
+    pub(crate) fn refuses(&self, qp: u32) {
+        if self.accepting.get() > 0 && !has(Bug::RefusedWaitedFor) {
+            let mut all = self.refused.borrow_mut();
+            all.insert(qp);
+            // By then nothing of the first of them is left.
+            if all.len() > REFUSED {
+                all.pop_first();
+            }
+        }
+        self.established.signal_all();
     }
 
     /// A request has posted its receive.

@@ -272,12 +272,14 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         let patient = || now() < until || has(Bug::LoginWaitsOnAndOn) && are_unaware();
         // A login must not wait for a dead channel for ever. What of its writes is with a device then is waited for by
         // the writes of the new one, volume by volume.
-        while patient() && (are_unaware() || are_there()) {
+        // Nor does one that comes to nothing: of those of one host the last one waits.
+        let is_over = || shared.nexuses.is_over(&name) && !has(Bug::SupersededWaits);
+        while patient() && !is_over() && (are_unaware() || are_there()) {
             sleep(MILLIS).await;
         }
         shared.nexuses.terminate_wait(&name, false);
         // Commands of these would begin after the answer.
-        if are_unaware() && !has(Bug::UnawareGoOn) {
+        if are_unaware() && !has(Bug::UnawareGoOn) || is_over() {
             give_up(&shared, &units, &name);
             return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }

@@ -11,7 +11,7 @@ use weir_proto_scsi::initiator as build;
 use weir_proto_srp::command_builder::BufferSpec;
 use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::{PortId, RspCode, TaskFunction};
-use weir_reactor::{now, sleep, timeout};
+use weir_reactor::{JoinHandle, now, sleep, spawn, timeout};
 use weir_target_core::AccessMap;
 use weir_target_srp::TargetConfig;
 
@@ -100,6 +100,41 @@ fn others_are_kept_out_while_a_device_has_a_write_of_its_former_life() {
             sleep(MILLIS).await;
         }
         assert_eq!(m.lock().unwrap()[0], 9);
+        t.port.check_idle().unwrap();
+    });
+}
+
+/// Of the logins of a host that end each other the last one waits for what it has under way.
+#[test]
+fn a_login_that_another_one_has_ended_does_not_wait() {
+    on_reactor(|p| async move {
+        let c = TargetConfig { terminate_timeout: 50 * SECONDS, ..config() };
+        let t = Rc::new(serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20)));
+        let old = Peer::enter(&p, &t, 0).await;
+        old.attention().await;
+        stuck_write(&t, &old).await;
+        let login = || {
+            let (p, t) = (p.clone(), t.clone());
+            spawn(async move { Peer::enter_instead(&p, &t, HOST).await.is_ok() })
+        };
+        let mut all: Vec<_> = (0..4).map(|_| login()).collect();
+        let waiting = |all: &[JoinHandle<bool>]| all.iter().filter(|l| !l.is_finished()).count();
+        while waiting(&all) > 1 {
+            sleep(MILLIS).await;
+        }
+        let last = all.iter().position(|l| !l.is_finished()).unwrap();
+        let last = all.swap_remove(last);
+        for l in all {
+            assert!(!l.await.unwrap());
+        }
+        sleep(100 * MILLIS).await;
+        assert!(!last.is_finished(), "a device has a write of its former life");
+        t.mood.stuck.set(0);
+        assert!(last.await.unwrap());
+        drop(old);
+        while !t.target.nexuses().is_empty() {
+            sleep(MILLIS).await;
+        }
         t.port.check_idle().unwrap();
     });
 }

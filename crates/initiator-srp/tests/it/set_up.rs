@@ -13,6 +13,8 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::{
     Connected, Connection, FabricError, Incoming, Listener, Params, Provider, RecvQueue,
 };
+use weir_proto_srp::PortId;
+use weir_proto_srp::command_builder::BufferSpec;
 use weir_reactor::{LocalFuture, sleep, timeout};
 
 /// Tells that connections are there only once it may.
@@ -150,6 +152,43 @@ fn a_channel_that_is_set_up_late_keeps_nothing_reserved_for_its_former_life() {
         assert_eq!(status(&new, 2, &TEST_UNIT_READY).await, 0x18);
         may.store(true, Ordering::Release);
         drop((second, new, other));
+        while !t.target.nexuses().is_empty() {
+            sleep(MILLIS).await;
+        }
+        t.port.check_idle().unwrap();
+    });
+}
+
+/// What came by a connection that is refused once it is there gives its buffer back, also while another one is being set up.
+#[test]
+fn a_channel_that_is_refused_late_keeps_no_buffer() {
+    on_reactor(|p| async move {
+        let mut t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let [never, may] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let by = |may: &Arc<AtomicBool>| Late { inner: p.clone(), may: may.clone() };
+        let slowest = t.target.listen(&by(&never), "127.0.0.1:0").unwrap();
+        let slow = t.target.listen(&by(&may), "127.0.0.1:0").unwrap();
+        let fast = std::mem::replace(&mut t.addr, slowest);
+        let another = Peer::enter_as(&p, &t, PortId::new(8, 1), 0).await.unwrap();
+        t.addr = slow;
+        let old = Peer::enter(&p, &t, 0).await;
+        t.addr = fast;
+        let new = Peer::enter_instead(&p, &t, HOST).await.unwrap();
+        let posted = || t.port.census().receives_posted;
+        let all = posted();
+        old.send(1, &TEST_UNIT_READY, BufferSpec::None);
+        while posted() == all {
+            sleep(MILLIS).await;
+        }
+        may.store(true, Ordering::Release);
+        let freed = async {
+            while posted() < all {
+                sleep(MILLIS).await;
+            }
+        };
+        assert!(timeout(5 * SECONDS, freed).await.is_ok(), "it waits for another connection");
+        never.store(true, Ordering::Release);
+        drop((another, old, new));
         while !t.target.nexuses().is_empty() {
             sleep(MILLIS).await;
         }
