@@ -182,8 +182,9 @@ impl Holds {
         lasting: Option<&str>,
     ) -> Result<()> {
         let mut known = lock(&self.images).clone();
-        // One that is up is held.
-        known.retain(|image| self.find(&image.path).is_none());
+        // One that is up is held, by its own volume: somebody else may have what has its path now.
+        let place = |image: &KnownImage| Owner::Place(image.volume.clone(), image.place);
+        known.retain(|image| self.kept(&place(image), &image.path).is_none());
         let paths: Vec<_> = known.iter().map(|image| image.path.clone()).collect();
         let now = soon(&paths).map_err(|e| unusable(path, e))?;
         for (image, now) in known.iter().zip(now) {
