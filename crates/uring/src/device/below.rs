@@ -65,10 +65,10 @@ impl Part {
     }
 }
 
-/// The loop devices that show some of this, as far as they say so, with all that is made of these; and which of their bytes do.
-pub fn above(identity: Identity) -> Vec<(PathBuf, Extent)> {
+/// The loop devices that show some of these bytes, as far as they say so, with all that is made of these; and which of their bytes do.
+pub fn above(bytes: Extent) -> Vec<(PathBuf, Extent)> {
     let mut found = Vec::new();
-    climb(Extent::all(identity), &[], &mut found, DEEPEST);
+    climb(bytes, &[], &mut found, DEEPEST);
     found
 }
 

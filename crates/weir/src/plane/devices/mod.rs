@@ -6,6 +6,7 @@
 mod admit;
 mod answers;
 mod belongs;
+mod below;
 mod label;
 mod lent;
 mod one_path;
@@ -164,6 +165,13 @@ impl Holds {
         let entries = lock(&self.entries);
         let e = entries.iter().find(|e| e.held.identity() == identity)?;
         Some((e.owner.clone(), e.path.clone()))
+    }
+
+    /// Whether somebody has it for good whom `is_it` means: it was found to be theirs.
+    fn has(&self, identity: Identity, is_it: impl Fn(&Owner) -> bool) -> bool {
+        let entries = lock(&self.entries);
+        let has = |e: &Entry| e.held.identity() == identity && !e.looked_at && is_it(&e.owner);
+        entries.iter().any(has)
     }
 
     /// Whether somebody in this process has it who is about to see whether it is theirs.

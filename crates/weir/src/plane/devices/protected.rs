@@ -108,7 +108,8 @@ fn hold(
             let is_labelled = || holds.is_labelled_for(owner, &held, &path);
             holds.check_disk_again(&held, Some(owner), is_labelled)?;
             if !held.is_kept() {
-                holds.check_below_again(&held, &path, Some(owner))?;
+                let is_labelled = || holds.is_labelled_by(owner, &held, &path);
+                holds.check_below_again(&held, &path, Some(owner), is_labelled)?;
             }
         }
         false => holds.check_disk(held.held(), &path, None)?,
