@@ -1,6 +1,8 @@
 //! Devices that show what others show as well: whose that is, and that it comes back to whoever had it.
 
-use crate::loops::{begun, comes_back, faults, file, put, with};
+use crate::common::Daemon;
+use crate::devices::refused;
+use crate::loops::{begun, comes_back, faults, file, on, put, with};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
@@ -31,5 +33,72 @@ fn a_label_that_hosts_wrote_to_one_device_is_in_nobody_s_way() {
     d.tried_again();
     let told = faults(&d);
     assert!(["pool/l", "volume/v", "pool `b`"].iter().all(|w| told.contains(w)), "{told}");
+    d.stop();
+}
+
+/// A mirror `p` on `away` and another file is served without the first one, which is there again.
+fn degraded(d: &mut Daemon, away: &str) {
+    d.stop();
+    let elsewhere = d.path("elsewhere");
+    fs::create_dir_all(&elsewhere).expect("a directory");
+    fs::rename(away, format!("{elsewhere}/away")).expect("moved");
+    d.start();
+    d.ok("pool force p --yes");
+    fs::rename(format!("{elsewhere}/away"), away).expect("moved back");
+}
+
+fn state(d: &Daemon) -> serde_json::Value {
+    d.json("pool show p")["live"]["state"].clone()
+}
+
+/// Its directory became a pool's afterwards. A start takes it; so do commands by which it comes back.
+#[test]
+fn a_device_below_a_directory_that_became_a_pool_s_is_attached_and_imported() {
+    let Some((mut d, _, disk)) = begun("beside-below") else { return };
+    drop(disk);
+    let (srv, below) = (d.path("srv"), d.path("srv/disks"));
+    fs::create_dir_all(&below).expect("a directory");
+    let (leg, other) = (d.path("srv/disks/leg"), d.path("leg2"));
+    d.start();
+    d.ok(&format!("pool create p --raid 1 --device file:{leg}:64M --device file:{other}:64M"));
+    d.ok(&format!("pool create d --device dir:{srv}"));
+    d.ok("volume create t --pool d --size 64M");
+    degraded(&mut d, &leg);
+    let attach = format!("pool attach p --device file:{leg}");
+    d.ok(&attach);
+    d.until("it is whole", || state(&d) == "healthy");
+    comes_back(&mut d, "a file below it");
+    // What the other pool has is refused as before, and so is what is new.
+    let name = d.json("volume show t")["layout"]["file"].as_str().expect("a file").to_owned();
+    let new = d.path("srv/disks/new");
+    file(&new);
+    for line in [
+        format!("pool attach p --device file:{srv}/{name}"),
+        format!("pool attach p --device file:{new}"),
+        format!("pool add p --device file:{new}"),
+        format!("pool add p --device file:{srv}/{name} --overwrite data"),
+    ] {
+        refused(&d, &line, 4, &["is in use"]);
+    }
+    // Somebody else has it for a while.
+    let both = format!("--device file:{leg} --device file:{other}");
+    d.ok("pool release p --yes");
+    d.ok(&format!("pool import {both}"));
+    d.until("it is whole", || state(&d) == "healthy");
+    // By a loop device it is the same.
+    d.ok("pool release p --yes");
+    let by = on(&leg);
+    d.ok(&format!("pool import --device block:{} --device file:{other}", by.0));
+    d.until("it is whole", || state(&d) == "healthy");
+    d.stop();
+    let away = d.path("away");
+    file(&away);
+    put(&d, &by, &[], &away);
+    fs::create_dir_all(d.path("elsewhere")).expect("a directory");
+    degraded(&mut d, &leg);
+    put(&d, &by, &[], &leg);
+    d.ok(&format!("pool attach p --device block:{}", by.0));
+    d.until("it is whole", || state(&d) == "healthy");
+    comes_back(&mut d, "a loop device of a file below it");
     d.stop();
 }

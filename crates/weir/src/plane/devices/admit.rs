@@ -1,6 +1,6 @@
 //! What is looked at before a device comes to Weir: whether others use it, what is in it, whether it makes sense.
 
-use super::{A_LOOK, Holds, Owner, Taken, Wait, belongs, in_use, unusable};
+use super::{A_LOOK, Holds, Owner, Taken, To, Wait, belongs, in_use, unusable};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -105,22 +105,32 @@ fn admit(
     inside: Inside<'_>,
 ) -> Result<Option<Taken>> {
     let Some(path) = spec.path.as_ref().map(PathBuf::from) else { return Ok(None) };
-    holds.check_outside(&path)?;
+    if matches!(inside, Inside::Only(_)) {
+        holds.check_outside(&path)?;
+    }
     match std::fs::symlink_metadata(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound && !matches!(inside, Inside::Anything) => {
+            holds.check_outside(&path)?;
             return check_can_be_made(spec, &path).map(|()| None);
         }
         _ => {}
     }
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
-    holds.check_unused(&held, &path)?;
-    holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
     let name = match owner {
         Owner::Pool(name) => Some(name.as_str()),
         _ => None,
     };
-    let own = holds.check_belongs(&held, &path, name)?;
+    // Told when nobody else is found to use it.
+    let belongs = holds.check_belongs(&held, &path, name);
+    let to = match (inside, &belongs) {
+        (Inside::Anything | Inside::OwnOr(_), Ok(true)) => To::Back,
+        _ => To::New,
+    };
+    holds.check_inside_none(&path, held.identity(), to)?;
+    holds.check_unused(&held, &path, to)?;
+    holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
+    let own = belongs?;
     holds.check_belongs_below(&held, &path, name)?;
     let overwrite = match inside {
         Inside::OwnOr(o) if !own => Some(o),
@@ -206,11 +216,11 @@ fn check_memory(devices: &[DeviceSpec]) -> Result<()> {
 
 impl Holds {
     /// Refuses what somebody else uses.
-    pub(crate) fn check_unused(&self, held: &Held, path: &Path) -> Result<()> {
+    pub(crate) fn check_unused(&self, held: &Held, path: &Path, to: To) -> Result<()> {
         if let Some(why) = used_by(held.identity()) {
             return Err(in_use(path, why));
         }
-        self.check_below(held, path)?;
+        self.check_below(held, path, to)?;
         let name = std::fs::canonicalize(path).map_err(|e| unusable(path, e))?;
         match kept_open_by(&name, held.identity()) {
             Some(why) => Err(in_use(path, why)),
@@ -227,7 +237,7 @@ impl Holds {
         }) {
             return Ok(());
         }
-        self.check_unused(held, path)?;
+        self.check_unused(held, path, To::New)?;
         let contents = held.contents().map_err(|e| unusable(path, e))?;
         match contents.data {
             false => Ok(()),

@@ -16,12 +16,30 @@ fn parts_of(held: &Held, path: &Path) -> Result<Vec<Part>> {
     parts(held.identity(), held.path()).map_err(|why| unusable(path, why))
 }
 
+/// To whom something comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum To {
+    /// Somebody who has not had it, or of whom nothing tells that.
+    New,
+    /// The pool that its label tells, which may have had it before a directory around it became another's.
+    Back,
+}
+
 impl Holds {
+    /// Refuses what is in a directory of a pool of this node; of what comes back the files of volumes only, as at a start.
+    pub(super) fn check_inside_none(&self, path: &Path, is: Identity, to: To) -> Result<()> {
+        match to {
+            To::New => self.check_outside(path),
+            To::Back => self.check_no_file(path, is),
+        }
+    }
+
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
-    pub(super) fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
+    pub(super) fn check_below(&self, held: &Held, path: &Path, to: To) -> Result<()> {
         let parts = parts_of(held, path)?;
         for part in parts {
-            self.check_part(&part, path, None, || self.check_outside(&part.name))?;
+            let inside = || self.check_inside_none(&part.name, part.identity, to);
+            self.check_part(&part, path, None, inside)?;
             if let Some(why) = kept(|| part.used_by()) {
                 return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
             }

@@ -20,6 +20,7 @@ mod tests;
 mod yielded;
 
 pub(crate) use admit::check_blank;
+pub(crate) use below::To;
 pub(crate) use label::whole;
 pub(crate) use lent::Lending;
 pub(crate) use protected::Make;
