@@ -31,24 +31,26 @@ pub struct Part {
     pub beside: Vec<(PathBuf, Extent)>,
 }
 
-/// Who uses a block device, in words, but for loop devices: these have it open in no process, and do not claim it.
-fn in_use(node: Option<&Path>, identity: Identity) -> Option<String> {
+/// Who uses a block device, in words, but for loop devices: these have it open in no process, and do not claim it. If `is_own`,
+/// the caller does.
+fn in_use(node: Option<&Path>, identity: Identity, is_own: bool) -> Option<String> {
     let opened = || opened_by(node.unwrap_or(Path::new("")), identity);
     // Somebody may have mounted it elsewhere.
-    let claimed = || is_claimed(node?).then(|| "somebody has it for himself".into());
+    let claimed = || (!is_own && is_claimed(node?)).then(|| "somebody has it for himself".into());
     in_use_but_for_loops(identity).or_else(opened).or_else(claimed)
 }
 
 impl Part {
     /// Who uses it beside that loop device, in words: a mount, swap, what is made of it, a process that writes, a claim; of another
-    /// device that shows some of the same as well.
-    pub fn used_by(&self) -> Option<String> {
+    /// device that shows some of the same as well. A claim is the caller's own where `is_own` says so.
+    pub fn used_by(&self, is_own: impl Fn(Extent) -> bool) -> Option<String> {
         let of_it = match self.identity {
             Identity::Block(dev) => {
                 // In a container the name may be all that there is.
                 let is_it = |m: fs::Metadata| Identity::of(&m) == Some(self.identity);
                 let named = || fs::metadata(&self.name).is_ok_and(is_it).then(|| self.name.clone());
-                in_use(node_of(dev).or_else(named).as_deref(), self.identity)
+                let node = node_of(dev).or_else(named);
+                in_use(node.as_deref(), self.identity, is_own(self.bytes))
             }
             Identity::Inode(_, inode) => in_use_but_for_loops(self.identity).or_else(|| {
                 let found =
@@ -58,7 +60,7 @@ impl Part {
         };
         of_it.or_else(|| {
             self.beside.iter().find_map(|(node, bytes)| {
-                let why = in_use(Some(node), bytes.of)?;
+                let why = in_use(Some(node), bytes.of, is_own(*bytes))?;
                 Some(format!("by {}, {why}", node.display()))
             })
         })

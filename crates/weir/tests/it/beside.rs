@@ -1,7 +1,9 @@
 //! Devices that show what others show as well: whose that is, and that it comes back to whoever had it.
 
 use crate::common::Daemon;
+use crate::common::lossy::{Disks, Nature, can_mount};
 use crate::devices::refused;
+use crate::hung::uncached;
 use crate::loops::{begun, comes_back, faults, file, on, put, with};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -100,5 +102,42 @@ fn a_device_below_a_directory_that_became_a_pool_s_is_attached_and_imported() {
     d.ok(&format!("pool attach p --device block:{}", by.0));
     d.until("it is whole", || state(&d) == "healthy");
     comes_back(&mut d, "a loop device of a file below it");
+    d.stop();
+}
+
+/// The pool still has the loop device that failed, so that nobody can free it.
+#[test]
+fn a_device_that_failed_comes_back_by_another_loop_device() {
+    let mut d = Daemon::new("beside-failed");
+    if let Err(e) = can_mount() {
+        return eprintln!("skipped: {e}");
+    }
+    let disks = Disks::mount(&d.dir, 1, 64 << 20, Nature::Honest, 1).expect("a disk");
+    let Some(first) = uncached(&disks) else { return };
+    let (other, data) = (d.path("other"), d.path("data"));
+    fs::write(&data, vec![7; 1 << 20]).expect("written");
+    d.start();
+    d.ok(&format!("pool create p --raid 1 --device {} --device file:{other}:64M", first.0));
+    d.ok("volume create v --pool p --size 8M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let second = on(&disks.files()[0].display().to_string());
+    let attach = format!("pool attach p --device {}", second.0);
+    // It is in service.
+    let (_, told) = d.fails(&attach, 2);
+    assert!(told.contains("in service"), "{told}");
+    disks.switch().pull(0, true);
+    d.write("v", &data);
+    d.until("it has failed", || state(&d) == "degraded");
+    disks.switch().pull(0, false);
+    // Nobody else gets it, and it is not overwritten.
+    let adopt = format!("volume adopt x --path {}", second.0);
+    refused(&d, &adopt, 4, &["is made of", "pool `p`"]);
+    let add = format!("pool add p --device {} --overwrite weir,data", second.0);
+    refused(&d, &add, 4, &["is made of", "pool `p`"]);
+    d.ok(&attach);
+    d.until("it is whole", || state(&d) == "healthy");
+    assert_eq!(d.read("v", 1 << 20), vec![7; 1 << 20]);
+    comes_back(&mut d, "another loop device");
     d.stop();
 }

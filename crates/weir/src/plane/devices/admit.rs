@@ -124,7 +124,8 @@ fn admit(
     // Told when nobody else is found to use it.
     let belongs = holds.check_belongs(&held, &path, name);
     let to = match (inside, &belongs) {
-        (Inside::Anything | Inside::OwnOr(_), Ok(true)) => To::Back,
+        (Inside::Anything, Ok(true)) => To::Back(Some(owner)),
+        (Inside::OwnOr(_), Ok(true)) => To::Back(None),
         _ => To::New,
     };
     holds.check_inside_none(&path, held.identity(), to)?;
@@ -216,7 +217,7 @@ fn check_memory(devices: &[DeviceSpec]) -> Result<()> {
 
 impl Holds {
     /// Refuses what somebody else uses.
-    pub(crate) fn check_unused(&self, held: &Held, path: &Path, to: To) -> Result<()> {
+    pub(crate) fn check_unused(&self, held: &Held, path: &Path, to: To<'_>) -> Result<()> {
         if let Some(why) = used_by(held.identity()) {
             return Err(in_use(path, why));
         }

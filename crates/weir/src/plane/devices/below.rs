@@ -18,29 +18,45 @@ fn parts_of(held: &Held, path: &Path) -> Result<Vec<Part>> {
 
 /// To whom something comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum To {
+pub(crate) enum To<'a> {
     /// Somebody who has not had it, or of whom nothing tells that.
     New,
-    /// The pool that its label tells, which may have had it before a directory around it became another's.
-    Back,
+    /// The pool that its label tells, which may have had it before a directory around it became another's. If it sees itself what is in
+    /// service, it is named: then it may still have the same by another device, which has failed.
+    Back(Option<&'a Owner>),
+}
+
+impl<'a> To<'a> {
+    /// Who may have it by another device.
+    fn its_own(self) -> Option<&'a Owner> {
+        match self {
+            To::New => None,
+            To::Back(owner) => owner,
+        }
+    }
 }
 
 impl Holds {
     /// Refuses what is in a directory of a pool of this node; of what comes back the files of volumes only, as at a start.
-    pub(super) fn check_inside_none(&self, path: &Path, is: Identity, to: To) -> Result<()> {
+    pub(super) fn check_inside_none(&self, path: &Path, is: Identity, to: To<'_>) -> Result<()> {
         match to {
             To::New => self.check_outside(path),
-            To::Back => self.check_no_file(path, is),
+            To::Back(_) => self.check_no_file(path, is),
         }
     }
 
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
-    pub(super) fn check_below(&self, held: &Held, path: &Path, to: To) -> Result<()> {
+    pub(super) fn check_below(&self, held: &Held, path: &Path, to: To<'_>) -> Result<()> {
         let parts = parts_of(held, path)?;
+        // It is claimed by its own pool then.
+        let is_own = |bytes: Extent| {
+            let has = |i: &Identity| self.has(*i, |owner| Some(owner) == to.its_own());
+            bytes.had_by().iter().any(has)
+        };
         for part in parts {
             let inside = || self.check_inside_none(&part.name, part.identity, to);
-            self.check_part(&part, path, None, inside)?;
-            if let Some(why) = kept(|| part.used_by()) {
+            self.check_part(&part, path, to.its_own(), inside)?;
+            if let Some(why) = kept(|| part.used_by(is_own)) {
                 return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
             }
         }

@@ -104,7 +104,7 @@ fn hold(
         true => {
             // Its own label tells what a pool brings that is to come to this node.
             let of_a_pool = labels(&held, &path).is_ok_and(|all| all.iter().any(is_protected));
-            let to = if of_a_pool { To::Back } else { To::New };
+            let to = if of_a_pool { To::Back(None) } else { To::New };
             holds.check_inside_none(&path, held.identity(), to)?;
             holds.check_unused(&held, &path, to)?;
             holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
