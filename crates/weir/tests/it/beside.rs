@@ -2,11 +2,85 @@
 
 use crate::common::Daemon;
 use crate::common::lossy::{Disks, Nature, can_mount};
-use crate::devices::refused;
+use crate::devices::{Loop, refused};
 use crate::hung::uncached;
-use crate::loops::{begun, comes_back, faults, file, on, put, with};
+use crate::loops::{EXCLUSIVE, begun, comes_back, faults, file, on, put, with};
+use crate::two_paths::can_unshare;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
+use std::path::Path;
+
+/// What the daemon sees as `/sys/dev/block`: the device mapper has made `upper` of `lower`, and it is no loop device.
+fn map(d: &mut Daemon, upper: &Loop, lower: &Loop) {
+    let dir = d.dir.join("sys");
+    drop(fs::remove_dir_all(&dir));
+    fs::create_dir(&dir).expect("a directory");
+    let name = |l: &Loop| Path::new(&l.0).file_name().expect("a node").to_owned();
+    let made = |at: &Path, of: &Path, but: &[&str], with: (&str, &Loop)| {
+        fs::create_dir(at).expect("a directory");
+        for part in fs::read_dir(of).expect("it is there").flatten() {
+            if !but.iter().any(|b| part.file_name() == *b) {
+                symlink(part.path(), at.join(part.file_name())).expect("a link");
+            }
+        }
+        fs::create_dir(at.join(with.0)).expect("a directory");
+        let (other, link) = (Path::new("/sys/block").join(name(with.1)), name(with.1));
+        symlink(other, at.join(with.0).join(link)).expect("a link");
+    };
+    for entry in fs::read_dir("/sys/dev/block").expect("it is there").flatten() {
+        let Ok(real) = fs::canonicalize(entry.path()) else { continue };
+        let (at, is) = (dir.join(entry.file_name()), real.file_name().map(ToOwned::to_owned));
+        if is == Some(name(upper)) {
+            made(&at, &real, &["loop", "slaves"], ("slaves", lower));
+        } else if is == Some(name(lower)) {
+            made(&at, &real, &["holders"], ("holders", upper));
+        } else {
+            symlink(real, at).expect("a link");
+        }
+    }
+    d.block_devices = Some(dir);
+}
+
+/// The kernel gives the device mapper what is below for itself; a loop device takes that beside it.
+#[test]
+fn a_loop_device_of_what_is_below_a_mapped_device_counts() {
+    let Some((mut d, _, disk)) = begun("beside-mapped") else { return };
+    if !can_unshare() {
+        return;
+    }
+    let (upper, beside) = (on(&disk.0), on(&disk.0));
+    d.start();
+    let adopt = |name: &str, at: &Loop| format!("volume adopt {name} --path {}", at.0);
+    d.ok(&adopt("first", &beside));
+    d.stop();
+    map(&mut d, &upper, &disk);
+    d.start();
+    refused(&d, &adopt("second", &upper), 4, &["is in use", &beside.0, "volume `first`"]);
+    d.ok("volume delete first --yes");
+    // Nor what somebody has who is no part of this.
+    let mut claims = File::options();
+    let claimed = claims.read(true).custom_flags(EXCLUSIVE).open(&beside.0).expect("claimed");
+    refused(&d, &adopt("second", &upper), 4, &["is in use", &beside.0, "for himself"]);
+    drop(claimed);
+    // Nor in the other order.
+    d.ok(&adopt("second", &upper));
+    refused(&d, &adopt("first", &beside), 4, &["is made of", "volume `second`"]);
+    d.ok("volume delete second --yes");
+    // Nor when they come back: the loop device had another file before.
+    let other = d.path("other");
+    file(&other);
+    put(&d, &beside, &[], &other);
+    d.ok(&adopt("first", &beside));
+    d.ok(&adopt("second", &upper));
+    d.stop();
+    put(&d, &beside, &[], &disk.0);
+    d.start();
+    d.tried_again();
+    let told = || ["volume/first", "volume/second"].map(|v| faults(&d).contains(v));
+    d.until("one of them is up", || told() != [true; 2]);
+    assert!(told() != [false; 2], "not both");
+    d.stop();
+}
 
 /// Hosts have copied a device of another pool of the node onto a volume, which begins where its device does.
 #[test]

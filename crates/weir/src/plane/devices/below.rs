@@ -2,18 +2,18 @@
 
 use super::admit::kept;
 use super::{Holds, Owner, belongs, in_use, unusable};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weir_control::{Code, Result};
-use weir_uring::device::{Extent, PAGE, Part, above, parts, soon_at};
+use weir_uring::device::{Below, Extent, PAGE, Part, above, below, soon_at, used_beside};
 use weir_uring::{Held, Identity};
 
 fn made_of(part: &Part) -> String {
     format!("{} is made of `{}`", part.of.display(), part.name.display())
 }
 
-/// What loop devices have that it is made of. One that does not answer is no use by others.
-fn parts_of(held: &Held, path: &Path) -> Result<Vec<Part>> {
-    parts(held.identity(), held.path()).map_err(|why| unusable(path, why))
+/// What it is made of. A loop device that does not answer is no use by others.
+fn below_of(held: &Held, path: &Path) -> Result<Below> {
+    below(held.identity(), held.path()).map_err(|why| unusable(path, why))
 }
 
 /// To whom something comes.
@@ -47,7 +47,7 @@ impl Holds {
 
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
     pub(super) fn check_below(&self, held: &Held, path: &Path, to: To<'_>) -> Result<()> {
-        let parts = parts_of(held, path)?;
+        let Below { parts, beside } = below_of(held, path)?;
         // It is claimed by its own pool then.
         let is_own = |bytes: Extent| {
             let has = |i: &Identity| self.has(*i, |owner| Some(owner) == to.its_own());
@@ -60,7 +60,11 @@ impl Holds {
                 return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
             }
         }
-        Ok(())
+        self.check_beside(&beside, path, to.its_own())?;
+        match kept(|| used_beside(&beside, is_own)) {
+            Some(why) => Err(in_use(path, format!("what it is made of is in use: {why}"))),
+            None => Ok(()),
+        }
     }
 
     /// The same where what somebody has comes to them again: it refuses what others have of this node, above it or below, up or not.
@@ -74,15 +78,35 @@ impl Holds {
         is_labelled: impl Fn() -> Result<bool>,
     ) -> Result<()> {
         self.check_above(held, path, its_own)?;
-        let parts = parts_of(held, path)?;
+        let Below { parts, beside } = below_of(held, path)?;
         for part in &parts {
             self.check_part(part, path, its_own, || self.check_no_file(&part.name, part.identity))?;
         }
+        self.check_beside(&beside, path, its_own)?;
         let pool = match its_own {
             Some(Owner::Pool(name)) => Some(name.as_str()),
             _ => None,
         };
         self.check_labels_below(held, &parts, (path, pool), || is_labelled().unwrap_or(false))
+    }
+
+    /// Refuses what others have by loop devices that show what this is made of.
+    fn check_beside(
+        &self,
+        beside: &[(PathBuf, Extent)],
+        path: &Path,
+        but: Option<&Owner>,
+    ) -> Result<()> {
+        for (node, bytes) in beside {
+            if let Some(owner) = self.owner_among(bytes.had_by(), but) {
+                let why = format!(
+                    "{} shows some of what it is made of, and belongs to {owner}",
+                    node.display()
+                );
+                return Err(in_use(path, why));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses what belongs to others of this node, up or not, but for one owner; and where it is `inside` of what is theirs.
@@ -159,7 +183,7 @@ impl Holds {
         path: &Path,
         pool: Option<&str>,
     ) -> Result<()> {
-        self.check_labels_below(held, &parts_of(held, path)?, (path, pool), || false)
+        self.check_labels_below(held, &below_of(held, path)?.parts, (path, pool), || false)
     }
 
     /// The same of what it was found to be made of.
