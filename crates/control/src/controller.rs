@@ -43,7 +43,7 @@ use crate::error::{Code, Error, Result};
 use crate::events::{EventLog, spawn};
 use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Paces, Status};
-use crate::model::{AccessMap, Command, DeviceKind, IMAGES, Layout, Model};
+use crate::model::{AccessMap, Command, DeviceKind, Layout, Model};
 use crate::planted::{Bug, has};
 use crate::stopping::Stopping;
 use crate::store::{MetaStore, ReservationStore};
@@ -347,9 +347,10 @@ impl Controller {
                     .collect(),
             })
         });
-        let images = model.places_in(IMAGES).filter_map(|(v, l)| match l {
+        let images = model.places().filter_map(|(v, place, l)| match l {
             Layout::Image { path, identity, .. } => Some(KnownImage {
                 volume: v.name.clone(),
+                place,
                 path: path.into(),
                 identity: identity.clone(),
             }),

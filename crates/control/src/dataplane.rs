@@ -50,6 +50,8 @@ pub struct KnownPool {
 pub struct KnownImage {
     /// The volume.
     pub volume: String,
+    /// Which of its places that is.
+    pub place: u32,
     /// Where it was found.
     pub path: PathBuf,
     /// Its lasting name then.

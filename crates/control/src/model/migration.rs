@@ -207,6 +207,14 @@ impl Model {
         })
     }
 
+    /// Every layout, with its volume and the number of the place that it is of.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (&Volume, u32, &Layout)> {
+        self.volumes.values().flat_map(|v| {
+            let there = v.migration.as_ref().map(|m| (v, m.place, &m.layout));
+            std::iter::once((v, v.place, &v.layout)).chain(there)
+        })
+    }
+
     /// Refuses what cannot be done to a volume on its way.
     pub(crate) fn check_unmoved(&self, name: &str) -> Result<()> {
         match &self.volume(name)?.migration {

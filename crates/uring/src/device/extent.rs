@@ -14,7 +14,7 @@ pub struct Extent {
 
 impl Extent {
     /// All of it. A partition is a piece of its disk.
-    pub(super) fn all(of: Identity) -> Extent {
+    pub fn all(of: Identity) -> Extent {
         let part = match of {
             Identity::Block(number) => partition(number),
             Identity::Inode(..) => None,
@@ -23,6 +23,11 @@ impl Extent {
             Some((disk, from, to)) => Extent { of: Identity::Block(disk), from, to },
             None => Extent { of, from: 0, to: u64::MAX },
         }
+    }
+
+    /// What is between these two places of it.
+    pub fn of(of: Identity, from: u64, to: u64) -> Extent {
+        Extent::all(of).piece(from, to.saturating_sub(from).max(1))
     }
 
     /// So many bytes of it (0: all) behind an offset.
@@ -47,8 +52,7 @@ impl Extent {
 
     /// Whether it has any of the bytes between these two places of a file or block device.
     pub fn meets(self, of: Identity, from: u64, to: u64) -> bool {
-        let all = Extent::all(of);
-        all.piece(from, to.saturating_sub(from).max(1)).shown(of, self).is_some()
+        Extent::of(of, from, to).shown(of, self).is_some()
     }
 
     /// What has any of these bytes: the file; or the disk, and those of its partitions that do.

@@ -19,7 +19,7 @@ mod users;
 
 pub use crate::blocking::is_closing;
 pub use answers::ask;
-pub use below::{Part, above, parts};
+pub use below::{Below, Part, above, below, used_beside};
 pub use content::{Contents, Found};
 pub use extent::Extent;
 pub(crate) use lasting::lasting_name;

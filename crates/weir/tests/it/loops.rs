@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `O_EXCL`: of a block device it is a claim (open(2)).
-const EXCLUSIVE: i32 = 0o200;
+pub(crate) const EXCLUSIVE: i32 = 0o200;
 
-fn file(path: &str) {
+pub(crate) fn file(path: &str) {
     File::create(path).and_then(|f| f.set_len(64 << 20)).expect("a file");
 }
 
 /// `losetup`, and whether it did that.
-fn losetup(args: &[&str]) -> bool {
+pub(crate) fn losetup(args: &[&str]) -> bool {
     Command::new("losetup").args(args).status().is_ok_and(|s| s.success())
 }
 
 /// A loop device with these options.
-fn with(options: &[&str], of: &str) -> Loop {
+pub(crate) fn with(options: &[&str], of: &str) -> Loop {
     let out = Command::new("losetup").args(["-f", "--show"]).args(options).arg(of).output();
     let out = out.expect("losetup runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -28,18 +28,18 @@ fn with(options: &[&str], of: &str) -> Loop {
 }
 
 /// Gives a loop device another file.
-fn put(d: &Daemon, at: &Loop, options: &[&str], of: &str) {
+pub(crate) fn put(d: &Daemon, at: &Loop, options: &[&str], of: &str) {
     assert!(losetup(&["-d", &at.0]));
     let args = [options, &[&at.0, of]].concat();
     d.until("it is attached", || losetup(&args));
 }
 
-fn on(of: &str) -> Loop {
+pub(crate) fn on(of: &str) -> Loop {
     with(&[], of)
 }
 
 /// A directory with a file, and a loop device of that. None: there are no loop devices.
-fn begun(name: &str) -> Option<(Daemon, String, Loop)> {
+pub(crate) fn begun(name: &str) -> Option<(Daemon, String, Loop)> {
     let d = Daemon::new(name);
     let image = d.path("image");
     file(&image);
@@ -52,7 +52,7 @@ fn begun(name: &str) -> Option<(Daemon, String, Loop)> {
     }
 }
 
-fn faults(d: &Daemon) -> String {
+pub(crate) fn faults(d: &Daemon) -> String {
     d.json("status")["faults"].to_string()
 }
 
@@ -274,7 +274,7 @@ fn a_file_of_a_pool_that_is_not_up_is_known_by_itself() {
 }
 
 /// Starts it anew, and nothing is wrong: neither then nor when all is tried again.
-fn comes_back(d: &mut Daemon, what: &str) {
+pub(crate) fn comes_back(d: &mut Daemon, what: &str) {
     d.stop();
     d.start();
     d.tried_again();

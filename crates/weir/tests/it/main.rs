@@ -8,6 +8,7 @@ mod attach_elsewhere;
 mod attach_local;
 mod attach_shared;
 mod attach_signals;
+mod beside;
 mod cli;
 #[path = "../common/mod.rs"]
 mod common;

@@ -142,7 +142,7 @@ fn with_names(d: &mut Daemon, names: &[(&Loop, Option<&str>)]) {
     d.block_devices = Some(dir);
 }
 
-fn can_unshare() -> bool {
+pub(crate) fn can_unshare() -> bool {
     let can = Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|s| s.success());
     if !can {
         eprintln!("skipped: no mount namespace can be made");

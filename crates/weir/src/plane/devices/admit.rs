@@ -1,6 +1,6 @@
 //! What is looked at before a device comes to Weir: whether others use it, what is in it, whether it makes sense.
 
-use super::{A_LOOK, Holds, Owner, Taken, Wait, belongs, in_use, unusable};
+use super::{A_LOOK, Holds, Owner, Taken, To, Wait, belongs, in_use, unusable};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Extent, Part, above, all_of, opened_by, parts, soon_at, used_by};
+use weir_uring::device::{all_of, opened_by, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -27,17 +27,8 @@ pub(super) fn kept_open_by(path: &Path, identity: Identity) -> Option<String> {
     kept(|| opened_by(path, identity))
 }
 
-fn made_of(part: &Part) -> String {
-    format!("{} is made of `{}`", part.of.display(), part.name.display())
-}
-
-/// What loop devices have that it is made of. One that does not answer is no use by others.
-fn parts_of(held: &Held, path: &Path) -> Result<Vec<Part>> {
-    parts(held.identity(), held.path()).map_err(|why| unusable(path, why))
-}
-
 /// A use that lasts.
-fn kept(used: impl Fn() -> Option<String>) -> Option<String> {
+pub(super) fn kept(used: impl Fn() -> Option<String>) -> Option<String> {
     let mut found = used()?;
     for _ in 0..A_LOOK.as_millis() / STEP.as_millis() {
         std::thread::sleep(STEP);
@@ -114,22 +105,33 @@ fn admit(
     inside: Inside<'_>,
 ) -> Result<Option<Taken>> {
     let Some(path) = spec.path.as_ref().map(PathBuf::from) else { return Ok(None) };
-    holds.check_outside(&path)?;
+    if matches!(inside, Inside::Only(_)) {
+        holds.check_outside(&path)?;
+    }
     match std::fs::symlink_metadata(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound && !matches!(inside, Inside::Anything) => {
+            holds.check_outside(&path)?;
             return check_can_be_made(spec, &path).map(|()| None);
         }
         _ => {}
     }
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
-    holds.check_unused(&held, &path)?;
-    holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
     let name = match owner {
         Owner::Pool(name) => Some(name.as_str()),
         _ => None,
     };
-    let own = holds.check_belongs(&held, &path, name)?;
+    // Told when nobody else is found to use it.
+    let belongs = holds.check_belongs(&held, &path, name);
+    let to = match (inside, &belongs) {
+        (Inside::Anything, Ok(true)) => To::Back(Some(owner)),
+        (Inside::OwnOr(_), Ok(true)) => To::Back(None),
+        _ => To::New,
+    };
+    holds.check_inside_none(&path, held.identity(), to)?;
+    holds.check_unused(&held, &path, to)?;
+    holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
+    let own = belongs?;
     holds.check_belongs_below(&held, &path, name)?;
     let overwrite = match inside {
         Inside::OwnOr(o) if !own => Some(o),
@@ -215,11 +217,11 @@ fn check_memory(devices: &[DeviceSpec]) -> Result<()> {
 
 impl Holds {
     /// Refuses what somebody else uses.
-    pub(crate) fn check_unused(&self, held: &Held, path: &Path) -> Result<()> {
+    pub(crate) fn check_unused(&self, held: &Held, path: &Path, to: To<'_>) -> Result<()> {
         if let Some(why) = used_by(held.identity()) {
             return Err(in_use(path, why));
         }
-        self.check_below(held, path)?;
+        self.check_below(held, path, to)?;
         let name = std::fs::canonicalize(path).map_err(|e| unusable(path, e))?;
         match kept_open_by(&name, held.identity()) {
             Some(why) => Err(in_use(path, why)),
@@ -236,7 +238,7 @@ impl Holds {
         }) {
             return Ok(());
         }
-        self.check_unused(held, path)?;
+        self.check_unused(held, path, To::New)?;
         let contents = held.contents().map_err(|e| unusable(path, e))?;
         match contents.data {
             false => Ok(()),
@@ -244,133 +246,6 @@ impl Holds {
                 .because(format!("it has {} in it, and was not looked at: another device has its name since, or the daemon has ended while it was taken", contents.told()))
                 .hint("if it is the device that was meant, take it out of the pool and add it again; else put that device back under this name")),
         }
-    }
-
-    /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
-    fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
-        for part in parts_of(held, path)? {
-            self.check_part(&part, path, None, || self.check_outside(&part.name))?;
-            if let Some(why) = kept(|| part.used_by()) {
-                return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
-            }
-        }
-        Ok(())
-    }
-
-    /// The same where what somebody has comes to them again: it refuses what others have of this node, above it or below, up or not.
-    /// What is beside it may be `its_own`, such as a device of the pool that comes back by another path.
-    pub(super) fn check_below_again(
-        &self,
-        held: &Held,
-        path: &Path,
-        its_own: Option<&Owner>,
-    ) -> Result<()> {
-        self.check_above(held, path, its_own)?;
-        let all = parts_of(held, path)?;
-        for part in &all {
-            self.check_part(part, path, its_own, || self.check_no_file(&part.name, part.identity))?;
-        }
-        let pool = match its_own {
-            Some(Owner::Pool(name)) => Some(name.as_str()),
-            _ => None,
-        };
-        self.check_labels_below(&all, path, pool)
-    }
-
-    /// Refuses what belongs to others of this node, up or not, but for one owner; and where it is `inside` of what is theirs.
-    fn check_part(
-        &self,
-        part: &Part,
-        path: &Path,
-        but: Option<&Owner>,
-        inside: impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        if let Some(owner) = self.owner_below(part, but) {
-            let why = format!("{}, which belongs to {owner}", made_of(part));
-            return Err(in_use(path, why));
-        }
-        // Where that is not up, its path tells.
-        self.known_as(part, inside).map_err(|e| match e.code {
-            // Nobody was found to have it: that could not be asked.
-            Code::IoError => unusable(path, format!("{}: {}", made_of(part), e.reason)),
-            _ => in_use(path, format!("{}, {e}", made_of(part))),
-        })
-    }
-
-    /// Refuses what others have by something that is made of it.
-    pub(super) fn check_above(
-        &self,
-        held: &Held,
-        path: &Path,
-        its_own: Option<&Owner>,
-    ) -> Result<()> {
-        for (node, bytes) in above(held.identity()) {
-            if let Some(owner) = self.owner_among(bytes.had_by(), its_own) {
-                let why = format!("{} is made of it, which belongs to {owner}", node.display());
-                return Err(in_use(path, why));
-            }
-        }
-        Ok(())
-    }
-
-    /// Who has one of these, but for one owner.
-    fn owner_among(
-        &self,
-        all: impl IntoIterator<Item = Identity>,
-        but: Option<&Owner>,
-    ) -> Option<Owner> {
-        all.into_iter().find_map(|identity| {
-            let held = self.owner_of(identity).map(|(owner, _)| owner);
-            held.or_else(|| self.yielded_of(identity)).filter(|owner| Some(owner) != but)
-        })
-    }
-
-    /// Who has those bytes that a loop device is made of, by themselves or by another device that shows some of them.
-    fn owner_below(&self, part: &Part, but: Option<&Owner>) -> Option<Owner> {
-        let beside = part.beside.iter().map(|(_, bytes)| *bytes);
-        let all = std::iter::once(part.bytes).chain(beside).flat_map(Extent::had_by);
-        self.owner_among(all, but)
-    }
-
-    fn known_as(&self, part: &Part, inside: impl Fn() -> Result<()>) -> Result<()> {
-        let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
-        let there = there.filter(|t| t.identity == part.identity);
-        let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
-        self.check_image(&part.name, &part.bytes.had_by(), lasting)?;
-        match there {
-            Some(_) => inside(),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses a loop device that shows some of what, as a label says, is a device of a pool of this node, but for this one: also where
-    /// it does not show that label. What cannot be read is not judged here.
-    pub(crate) fn check_belongs_below(
-        &self,
-        held: &Held,
-        path: &Path,
-        pool: Option<&str>,
-    ) -> Result<()> {
-        self.check_labels_below(&parts_of(held, path)?, path, pool)
-    }
-
-    /// The same of what it was found to be made of.
-    fn check_labels_below(&self, all: &[Part], path: &Path, pool: Option<&str>) -> Result<()> {
-        for part in all {
-            let there = soon_at(&part.name).map_err(|e| unusable(path, e))?;
-            if there.is_none_or(|t| t.identity != part.identity) {
-                continue;
-            }
-            let Ok(below) = Held::beside(&part.name) else { continue };
-            // Beside these bytes there may be other pools' devices.
-            let shown = belongs::spans(&below, path).unwrap_or_default().into_iter();
-            let shown = shown.filter(|s| part.bytes.meets(part.identity, s.from, s.to));
-            let labels: Vec<_> = shown.map(|s| s.label).collect();
-            self.check_labels(&labels, path, pool).map_err(|e| {
-                in_use(path, format!("{}: {}", made_of(part), e.reason)).hint(e.hint)
-            })?;
-        }
-        Ok(())
     }
 
     /// Takes devices for a pool, or refuses them; another device may have a name of one that is `given_up`. See [`DataPlane::admit`](weir_control::dataplane::DataPlane::admit).

@@ -23,6 +23,8 @@ pub(super) struct Found {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) label: Found,
+    /// Where the label is.
+    pub(super) at: u64,
     pub(super) from: u64,
     pub(super) to: u64,
 }
@@ -31,8 +33,8 @@ pub(super) struct Span {
 /// page is known.
 fn span(page: &[u8], at: u64) -> Option<Span> {
     let of = |label, place: u64, len: u64| match at.checked_sub(place) {
-        Some(from) => Span { label, from, to: from.saturating_add(len) },
-        None => Span { label, from: at, to: at + PAGE },
+        Some(from) => Span { label, at, from, to: from.saturating_add(len) },
+        None => Span { label, at, from: at, to: at + PAGE },
     };
     if let Some(l) = page.try_into().ok().and_then(|p| Label::decode(p).ok()) {
         let label = Found { pool: PoolId(l.pool), number: None };
@@ -182,8 +184,9 @@ impl Holds {
         lasting: Option<&str>,
     ) -> Result<()> {
         let mut known = lock(&self.images).clone();
-        // One that is up is held.
-        known.retain(|image| self.find(&image.path).is_none());
+        // One that is up is held, by its own volume: somebody else may have what has its path now.
+        let place = |image: &KnownImage| Owner::Place(image.volume.clone(), image.place);
+        known.retain(|image| self.kept(&place(image), &image.path).is_none());
         let paths: Vec<_> = known.iter().map(|image| image.path.clone()).collect();
         let now = soon(&paths).map_err(|e| unusable(path, e))?;
         for (image, now) in known.iter().zip(now) {
@@ -241,6 +244,17 @@ impl Holds {
         }
     }
 
+    /// Whether a device carries the label of its owner, a protected pool, where one that begins with it has that.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn is_labelled_by(&self, owner: &Owner, held: &Held, path: &Path) -> Result<bool> {
+        let Owner::Pool(name) = owner else { return Ok(false) };
+        let id = lock(&self.known).iter().find(|p| p.name == *name).map(|p| p.id);
+        let is_own = |s: &Span| Some(s.label.pool) == id && s.label.number.is_none();
+        Ok(spans(held, path)?.iter().any(|s| is_own(s) && s.from == 0))
+    }
+
     /// Refuses what is to be a volume again, and carries the label of a pool of this node: that device has come here since. What cannot
     /// be read is not judged here.
     pub(super) fn check_no_label(&self, held: &Held, path: &Path) -> Result<()> {
@@ -284,20 +298,21 @@ mod tests {
     fn a_label_tells_where_its_device_is() {
         let (pool, size) = (PoolId(7), 8 << 20);
         let plain = Plain { pool, device: 2, size }.encode();
-        let found = |label, from, to| Some(Span { label, from, to });
+        let found = |label, at, from, to| Some(Span { label, at, from, to });
         let label = Found { pool, number: Some(2) };
-        let to = size + PAGE;
-        assert_eq!(span(&plain, size), found(label, 0, to));
-        assert_eq!(span(&plain, size + 512 * PAGE), found(label, 512 * PAGE, 512 * PAGE + to));
+        let (to, behind) = (size + PAGE, 512 * PAGE);
+        assert_eq!(span(&plain, size), found(label, size, 0, to));
+        let at = size + behind;
+        assert_eq!(span(&plain, at), found(label, at, behind, behind + to));
         // It is not where it was written.
-        assert_eq!(span(&plain, PAGE), found(label, PAGE, 2 * PAGE));
+        assert_eq!(span(&plain, PAGE), found(label, PAGE, PAGE, 2 * PAGE));
         let layout = Layout::plan(64 << 8, 10, 1024, 4, 16).expect("it fits");
         let (label, len) = (Found { pool, number: None }, (64 << 8) * PAGE);
         for copy in 0..4 {
             let l = Label { pool: 7, device: 1, layout, incompat: 0, compat: 0, copy };
             let at = (1 << 20) + layout.label(copy.into()) * PAGE;
             let page = l.encode();
-            assert_eq!(span(&page[..], at), found(label, 1 << 20, (1 << 20) + len), "{copy}");
+            assert_eq!(span(&page[..], at), found(label, at, 1 << 20, (1 << 20) + len), "{copy}");
         }
         assert_eq!(span(&[0; PAGE as usize], 0), None);
     }

@@ -6,6 +6,7 @@
 mod admit;
 mod answers;
 mod belongs;
+mod below;
 mod label;
 mod lent;
 mod one_path;
@@ -19,6 +20,7 @@ mod tests;
 mod yielded;
 
 pub(crate) use admit::check_blank;
+pub(crate) use below::To;
 pub(crate) use label::whole;
 pub(crate) use lent::Lending;
 pub(crate) use protected::Make;
@@ -164,6 +166,13 @@ impl Holds {
         let entries = lock(&self.entries);
         let e = entries.iter().find(|e| e.held.identity() == identity)?;
         Some((e.owner.clone(), e.path.clone()))
+    }
+
+    /// Whether somebody has it for good whom `is_it` means: it was found to be theirs.
+    fn has(&self, identity: Identity, is_it: impl Fn(&Owner) -> bool) -> bool {
+        let entries = lock(&self.entries);
+        let has = |e: &Entry| e.held.identity() == identity && !e.looked_at && is_it(&e.owner);
+        entries.iter().any(has)
     }
 
     /// Whether somebody in this process has it who is about to see whether it is theirs.

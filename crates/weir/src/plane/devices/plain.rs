@@ -291,7 +291,7 @@ impl Starting<'_> {
                 };
                 holds.check_disk_again(&held, None, known)?;
                 if !held.is_kept() {
-                    holds.check_below_again(&held, self.path, Some(self.owner))?;
+                    holds.check_below_again(&held, self.path, Some(self.owner), known)?;
                 }
             }
         }
@@ -316,7 +316,7 @@ impl Holds {
         let take = move |holds: &Arc<Holds>| -> Result<Option<Taken>> {
             let held = holds.take(&owner, &path, false, Wait::No)?;
             if !held.is_kept() {
-                holds.check_below_again(&held, &path, Some(&owner))?;
+                holds.check_below_again(&held, &path, Some(&owner), || Ok(false))?;
             }
             let is_it = held.lasting_name().is_some_and(|n| is_as_recorded(Some(&name), Some(n)));
             Ok(Some(held).filter(|h| is_it && h.last_len() >= had))

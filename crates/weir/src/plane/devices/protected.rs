@@ -1,7 +1,7 @@
 //! Devices of protected pools, before the store looks at their labels.
 
-use super::belongs::labels;
-use super::{Holds, Owner, Taken, Wait, Waited, check_waited, unusable};
+use super::belongs::{Found, labels};
+use super::{Holds, Owner, Taken, To, Wait, Waited, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,7 +50,11 @@ pub(super) fn unmake(held: &Held, path: &Path, pool: Option<PoolId>) -> Result<(
 
 /// Whether a device has been made one of a protected pool before.
 fn has_label(held: &Held, path: &Path, pool: PoolId) -> Result<bool> {
-    Ok(labels(held, path)?.iter().any(|l| l.pool == pool && l.number.is_none()))
+    Ok(labels(held, path)?.iter().any(|l| l.pool == pool && is_protected(l)))
+}
+
+fn is_protected(label: &Found) -> bool {
+    label.number.is_none()
 }
 
 /// Refuses what carries another pool's label: whose it is may be looking for it. What cannot be read is not judged here.
@@ -98,8 +102,11 @@ fn hold(
     }
     match *owner == Owner::Look {
         true => {
-            holds.check_outside(&path)?;
-            holds.check_unused(&held, &path)?;
+            // Its own label tells what a pool brings that is to come to this node.
+            let of_a_pool = labels(&held, &path).is_ok_and(|all| all.iter().any(is_protected));
+            let to = if of_a_pool { To::Back(None) } else { To::New };
+            holds.check_inside_none(&path, held.identity(), to)?;
+            holds.check_unused(&held, &path, to)?;
             holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
             holds.check_claims(held.held(), &path, true)?;
         }
@@ -108,7 +115,8 @@ fn hold(
             let is_labelled = || holds.is_labelled_for(owner, &held, &path);
             holds.check_disk_again(&held, Some(owner), is_labelled)?;
             if !held.is_kept() {
-                holds.check_below_again(&held, &path, Some(owner))?;
+                let is_labelled = || holds.is_labelled_by(owner, &held, &path);
+                holds.check_below_again(&held, &path, Some(owner), is_labelled)?;
             }
         }
         false => holds.check_disk(held.held(), &path, None)?,

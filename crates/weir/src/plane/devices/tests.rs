@@ -118,6 +118,42 @@ async fn a_volume_known_by_a_bare_number_does_not_come_back_on_a_pool_s_device()
     }
 }
 
+/// Names are exchanged while the machine is off: a pool follows its disk to the name that a volume's had.
+#[test]
+fn a_volume_that_is_not_up_keeps_its_disk_whoever_has_its_path() {
+    let (dir, holds) = (Scratch::new("exchanged"), Arc::<Holds>::default());
+    let (path, other) = (dir.file(), dir.0.join("other"));
+    let of = |path: &Path| {
+        let held = Held::open(path, true).expect("free");
+        (held.identity(), held.lasting_name().map(str::to_owned))
+    };
+    let (identity, lasting) = of(&path);
+    let is_told = lasting.as_deref().is_some_and(weir_uring::device::says_where);
+    let image = |place| KnownImage {
+        volume: "v".into(),
+        place,
+        path: path.clone(),
+        identity: lasting.clone(),
+    };
+    holds.know(Vec::new(), vec![image(3)]);
+    std::fs::rename(&path, &other).expect("moved");
+    dir.put_another(&path);
+    let check = || holds.check_image(&other, &[identity], lasting.as_deref());
+    // Nor does another of its places count, which it has left or is to get.
+    let place = |number| Owner::Place("v".into(), number);
+    for owner in [pool("p"), Owner::Place("w".into(), 3), place(2)] {
+        drop(holds.take(&owner, &path, false, Wait::No).expect("free").keep());
+        assert_eq!(check().is_err(), is_told, "{owner}");
+        holds.release_all(&owner);
+    }
+    // Nobody knows yet whether it is that.
+    let looks = holds.take(&place(3), &path, false, Wait::No).expect("free");
+    assert_eq!(check().is_err(), is_told);
+    // The volume itself has what it is.
+    drop(looks.keep());
+    check().expect("it is up");
+}
+
 #[test]
 fn what_was_made_and_cannot_be_had_goes() {
     let (dir, holds) = (Scratch::new("made"), Arc::<Holds>::default());

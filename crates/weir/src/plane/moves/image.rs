@@ -1,7 +1,7 @@
 //! Foreign files and disks that are volumes as they are.
 
 use super::super::devices::{
-    Holds, Owner, Wait, Waited, another, check_blank, in_use, remove, unusable,
+    Holds, Owner, To, Wait, Waited, another, check_blank, in_use, remove, unusable,
 };
 use super::super::node::Node;
 use std::io::ErrorKind;
@@ -46,7 +46,7 @@ fn look(
             .because("it is neither a file nor a block device")
             .hint("name a file or block device"));
         }
-        holds.check_unused(&held, &path)?;
+        holds.check_unused(&held, &path, To::New)?;
         if !made.is_some_and(|made| made.is(held.identity())) {
             holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
             holds.check_belongs_below(&held, &path, None)?;

@@ -1,0 +1,225 @@
+//! What is below a device that comes to somebody, above it and beside it: whose that is.
+
+use super::admit::kept;
+use super::{Holds, Owner, belongs, in_use, unusable};
+use std::path::{Path, PathBuf};
+use weir_control::{Code, Result};
+use weir_uring::device::{Below, Extent, PAGE, Part, above, below, soon_at, used_beside};
+use weir_uring::{Held, Identity};
+
+fn made_of(part: &Part) -> String {
+    format!("{} is made of `{}`", part.of.display(), part.name.display())
+}
+
+/// What it is made of. A loop device that does not answer is no use by others.
+fn below_of(held: &Held, path: &Path) -> Result<Below> {
+    below(held.identity(), held.path()).map_err(|why| unusable(path, why))
+}
+
+/// To whom something comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum To<'a> {
+    /// Somebody who has not had it, or of whom nothing tells that.
+    New,
+    /// The pool that its label tells, which may have had it before a directory around it became another's. If it sees itself what is in
+    /// service, it is named: then it may still have the same by another device, which has failed.
+    Back(Option<&'a Owner>),
+}
+
+impl<'a> To<'a> {
+    /// Who may have it by another device.
+    fn its_own(self) -> Option<&'a Owner> {
+        match self {
+            To::New => None,
+            To::Back(owner) => owner,
+        }
+    }
+}
+
+impl Holds {
+    /// Refuses what is in a directory of a pool of this node; of what comes back the files of volumes only, as at a start.
+    pub(super) fn check_inside_none(&self, path: &Path, is: Identity, to: To<'_>) -> Result<()> {
+        match to {
+            To::New => self.check_outside(path),
+            To::Back(_) => self.check_no_file(path, is),
+        }
+    }
+
+    /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
+    pub(super) fn check_below(&self, held: &Held, path: &Path, to: To<'_>) -> Result<()> {
+        let Below { parts, beside } = below_of(held, path)?;
+        // It is claimed by its own pool then.
+        let is_own = |bytes: Extent| {
+            let has = |i: &Identity| self.has(*i, |owner| Some(owner) == to.its_own());
+            bytes.had_by().iter().any(has)
+        };
+        for part in parts {
+            let inside = || self.check_inside_none(&part.name, part.identity, to);
+            self.check_part(&part, path, to.its_own(), inside)?;
+            if let Some(why) = kept(|| part.used_by(is_own)) {
+                return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
+            }
+        }
+        self.check_beside(&beside, path, to.its_own())?;
+        match kept(|| used_beside(&beside, is_own)) {
+            Some(why) => Err(in_use(path, format!("what it is made of is in use: {why}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The same where what somebody has comes to them again: it refuses what others have of this node, above it or below, up or not.
+    /// What is beside it may be `its_own`, such as a device of the pool that comes back by another path. If it carries its own label
+    /// where that has to be, others in it are what hosts have written.
+    pub(super) fn check_below_again(
+        &self,
+        held: &Held,
+        path: &Path,
+        its_own: Option<&Owner>,
+        is_labelled: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        self.check_above(held, path, its_own)?;
+        let Below { parts, beside } = below_of(held, path)?;
+        for part in &parts {
+            self.check_part(part, path, its_own, || self.check_no_file(&part.name, part.identity))?;
+        }
+        self.check_beside(&beside, path, its_own)?;
+        let pool = match its_own {
+            Some(Owner::Pool(name)) => Some(name.as_str()),
+            _ => None,
+        };
+        self.check_labels_below(held, &parts, (path, pool), || is_labelled().unwrap_or(false))
+    }
+
+    /// Refuses what others have by loop devices that show what this is made of.
+    fn check_beside(
+        &self,
+        beside: &[(PathBuf, Extent)],
+        path: &Path,
+        but: Option<&Owner>,
+    ) -> Result<()> {
+        for (node, bytes) in beside {
+            if let Some(owner) = self.owner_among(bytes.had_by(), but) {
+                let why = format!(
+                    "{} shows some of what it is made of, and belongs to {owner}",
+                    node.display()
+                );
+                return Err(in_use(path, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what belongs to others of this node, up or not, but for one owner; and where it is `inside` of what is theirs.
+    fn check_part(
+        &self,
+        part: &Part,
+        path: &Path,
+        but: Option<&Owner>,
+        inside: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        if let Some(owner) = self.owner_below(part, but) {
+            let why = format!("{}, which belongs to {owner}", made_of(part));
+            return Err(in_use(path, why));
+        }
+        // Where that is not up, its path tells.
+        self.known_as(part, inside).map_err(|e| match e.code {
+            // Nobody was found to have it: that could not be asked.
+            Code::IoError => unusable(path, format!("{}: {}", made_of(part), e.reason)),
+            _ => in_use(path, format!("{}, {e}", made_of(part))),
+        })
+    }
+
+    /// Refuses what others have by something that is made of it.
+    pub(super) fn check_above(
+        &self,
+        held: &Held,
+        path: &Path,
+        its_own: Option<&Owner>,
+    ) -> Result<()> {
+        for (node, bytes) in above(Extent::all(held.identity())) {
+            if let Some(owner) = self.owner_among(bytes.had_by(), its_own) {
+                let why = format!("{} is made of it, which belongs to {owner}", node.display());
+                return Err(in_use(path, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who has one of these, but for one owner.
+    fn owner_among(
+        &self,
+        all: impl IntoIterator<Item = Identity>,
+        but: Option<&Owner>,
+    ) -> Option<Owner> {
+        all.into_iter().find_map(|identity| {
+            let held = self.owner_of(identity).map(|(owner, _)| owner);
+            held.or_else(|| self.yielded_of(identity)).filter(|owner| Some(owner) != but)
+        })
+    }
+
+    /// Who has those bytes that a loop device is made of, by themselves or by another device that shows some of them.
+    fn owner_below(&self, part: &Part, but: Option<&Owner>) -> Option<Owner> {
+        let beside = part.beside.iter().map(|(_, bytes)| *bytes);
+        let all = std::iter::once(part.bytes).chain(beside).flat_map(Extent::had_by);
+        self.owner_among(all, but)
+    }
+
+    fn known_as(&self, part: &Part, inside: impl Fn() -> Result<()>) -> Result<()> {
+        let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
+        let there = there.filter(|t| t.identity == part.identity);
+        let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
+        self.check_image(&part.name, &part.bytes.had_by(), lasting)?;
+        match there {
+            Some(_) => inside(),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a loop device that shows some of what, as a label says, is a device of a pool of this node, but for this one: also where
+    /// it does not show that label. What cannot be read is not judged here.
+    pub(crate) fn check_belongs_below(
+        &self,
+        held: &Held,
+        path: &Path,
+        pool: Option<&str>,
+    ) -> Result<()> {
+        self.check_labels_below(held, &below_of(held, path)?.parts, (path, pool), || false)
+    }
+
+    /// The same of what it was found to be made of.
+    fn check_labels_below(
+        &self,
+        held: &Held,
+        all: &[Part],
+        (path, pool): (&Path, Option<&str>),
+        is_labelled: impl Fn() -> bool,
+    ) -> Result<()> {
+        for part in all {
+            let there = soon_at(&part.name).map_err(|e| unusable(path, e))?;
+            if there.is_none_or(|t| t.identity != part.identity) {
+                continue;
+            }
+            let Ok(below) = Held::beside(&part.name) else { continue };
+            // Beside these bytes there may be other pools' devices.
+            let shown = belongs::spans(&below, path).unwrap_or_default().into_iter();
+            let shown = shown.filter(|s| part.bytes.meets(part.identity, s.from, s.to));
+            let is_in_it = |at| part.bytes.meets(part.identity, at, at + PAGE);
+            let shown = shown.filter(|s| !(is_in_it(s.at) && is_labelled()));
+            // What another device shows that is up is its owner's, or written by hosts: it says nothing of these bytes.
+            let page = |at| Extent::of(part.identity, at, at + PAGE);
+            let shown = shown.filter(|s| !self.is_of_others(page(s.at), held.identity()));
+            let labels: Vec<_> = shown.map(|s| s.label).collect();
+            self.check_labels(&labels, path, pool).map_err(|e| {
+                in_use(path, format!("{}: {}", made_of(part), e.reason)).hint(e.hint)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody of this node has these bytes by something else than `this`, for good.
+    fn is_of_others(&self, bytes: Extent, this: Identity) -> bool {
+        let shown = above(bytes).into_iter().map(|(_, bytes)| bytes);
+        let mut all = std::iter::once(bytes).chain(shown).flat_map(Extent::had_by);
+        all.any(|identity| identity != this && self.has(identity, |owner| *owner != Owner::Look))
+    }
+}
