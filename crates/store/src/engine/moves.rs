@@ -83,6 +83,7 @@ impl Space {
         let free = u64::from(self.slabs[s].free);
         let old = std::mem::replace(&mut self.slabs[s], Slab { regions, ..Slab::default() });
         self.free -= free;
+        self.offered -= u64::from(old.offered);
         self.leaving.extend(old.copies.into_iter().flatten());
     }
 
@@ -191,9 +192,12 @@ impl Space {
             if self.slabs[s].exists() && !self.slabs[s].offered {
                 self.slabs[s].offered = true;
                 self.free += u64::from(self.slabs[s].free);
+                self.offered += 1;
                 changed = true;
             }
         }
+        let offered = self.slabs.iter().filter(|s| s.offered).count() as u64;
+        assert_eq!(offered, self.offered, "slabs from which blocks are taken are counted wrong");
         changed
     }
 

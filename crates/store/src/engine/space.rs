@@ -45,6 +45,8 @@ pub(crate) struct Space {
     turn: usize,
     window: u32,
     pub(crate) free: u64,
+    /// Slabs from which blocks are taken: counted, since each write asks.
+    pub(super) offered: u64,
     /// Extents that nothing uses any more, and that something may still be on its way to.
     pub(crate) leaving: Vec<Placement>,
     /// What of the use of blocks contradicts itself. Nothing was done about it, and the pool must not go on: somebody
@@ -72,6 +74,7 @@ impl Space {
             turn: 0,
             window: WINDOW,
             free: 0,
+            offered: 0,
             leaving: Vec::new(),
             contradiction: None,
         }
@@ -107,6 +110,7 @@ impl Space {
         });
         if offered {
             self.free += room;
+            self.offered += 1;
         }
     }
 
@@ -151,7 +155,7 @@ impl Space {
 
     /// Blocks that can hold data.
     pub(crate) fn total(&self) -> u64 {
-        self.slabs.iter().filter(|s| s.offered).count() as u64 * self.room()
+        self.offered * self.room()
     }
 
     pub(crate) fn is_used(&self, vbn: u64) -> bool {

@@ -74,16 +74,16 @@ impl StoreVolume {
     }
 
     /// Runs an I/O on it, which counts as being under way until it is over. Reads see to that themselves, piece by piece.
-    fn run<F>(&self, io: impl FnOnce(Rc<Open>) -> F) -> IoFuture<'_>
+    fn run<F>(&self, io: impl FnOnce(Rc<Open>) -> F + 'static) -> IoFuture<'_>
     where
         F: Future<Output = IoResult> + 'static,
     {
         let v = self.now();
         let user = v.pool.user();
-        let io = io(v);
         IoFuture::new(async move {
             let _user = user;
-            io.await
+            // Made here, so that it is not moved: it is large.
+            io(v).await
         })
     }
 }
@@ -322,14 +322,19 @@ impl Open {
         true
     }
 
-    fn read_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoFuture<'_> {
+    async fn read_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
         let len = buf.len() as u64;
-        join_parts(len.div_ceil(PIECE) as usize, move |i| {
+        // As most are: without memory of its own.
+        if len <= PIECE {
+            return self.read_piece(at, buf, sums).await;
+        }
+        let parts = join_parts(len.div_ceil(PIECE) as usize, move |i| {
             let from = i as u64 * PIECE;
             let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
             let sums = sums.as_ref().map(|s| part_of(s, from, part.len()));
             IoFuture::new(async move { self.read_piece(at + from, part, sums).await })
-        })
+        });
+        parts.await
     }
 
     /// Reads whole blocks. The memory is the caller's again only when no device writes to it any more.
@@ -374,9 +379,12 @@ impl Open {
         Ok(())
     }
 
-    fn write_pieces(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoFuture<'_> {
+    async fn write_pieces(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
         let len = buf.len() as u64;
-        join_parts(len.div_ceil(PIECE) as usize, move |i| {
+        if len <= PIECE {
+            return self.write_whole(at, buf, sums).await;
+        }
+        let parts = join_parts(len.div_ceil(PIECE) as usize, move |i| {
             let from = i as u64 * PIECE;
             let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
             let sums = sums.as_ref().map(|s| part_of(s, from, part.len()));
@@ -390,7 +398,8 @@ impl Open {
                     })
                 }),
             }
-        })
+        });
+        parts.await
     }
 
     async fn zero_any(&self, at: u64, len: u64) -> IoResult {

@@ -185,10 +185,20 @@ impl Story {
         })
     }
 
-    /// Whether a device has no superblock that is nearly as new as those of others. One that is being written may be on some only.
+    /// Whether a device has lost superblocks that it had: it has none that is nearly as new as those of others, or as their log
+    /// says that all had. One that is being written may be on some only.
     pub(crate) fn lacks_superblock(&self, m: &SimMedium) -> bool {
         let newest = |m: &SimMedium| self.newest_on(m).map_or(0, |s| s.seq);
-        self.media.iter().any(|other| newest(m) + 1 < newest(other))
+        let own = newest(m);
+        self.media.iter().any(|other| own + 1 < newest(other) || own < self.told_by_log(other))
+    }
+
+    /// The newest superblock of which the log on a device says that it was on all that are in sync.
+    fn told_by_log(&self, m: &SimMedium) -> u64 {
+        let (Some(s), Some(layout)) = (self.newest_on(m), self.layout(m.len())) else { return 0 };
+        let heads = (0..layout.log_pages)
+            .filter_map(|n| decode_head(&block(m, layout.log(n)), s.tag()).ok());
+        heads.map(|(h, _)| h.base_seq).filter(|told| *told <= s.seq).max().unwrap_or(0)
     }
 
     /// How a device of this size is laid out.
