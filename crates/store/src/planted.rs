@@ -305,6 +305,8 @@ weir_base::planted_bugs! {
     StoppedIsFailed,
     /// A device is brought back that was asked for, though somebody has stopped that since.
     StillAsked,
+    /// Who asks for a device right after he has stopped it asks in vain.
+    AskedInVain,
     /// By force, too, an older device is out of sync that has the only copy of something.
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
@@ -425,6 +427,7 @@ impl Bug {
         Bug::RemovedAmidWipe,
         Bug::StoppedIsFailed,
         Bug::StillAsked,
+        Bug::AskedInVain,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];

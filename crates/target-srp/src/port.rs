@@ -220,7 +220,7 @@ impl Port {
 
     /// Nobody is to wait for this connection, which comes to nothing: what has come by it would keep its buffers.
     pub(crate) fn refuses(&self, qp: u32) {
-        if self.accepting.get() > 0 && !has(Bug::RefusedWaitedFor) {
+        if !has(Bug::RefusedWaitedFor) {
             let mut all = self.refused.borrow_mut();
             all.insert(qp);
             // By then nothing of the first of them is left.

@@ -44,9 +44,6 @@ impl Inner {
         zeros.fill(0);
         let mut at = first;
         while at < first + blocks {
-            if d.wiping.get() && !self.upkeep_is_wanted() && !has(Bug::StillAsked) {
-                return Err(IoError::Aborted);
-            }
             let n = PIECE.min(first + blocks - at);
             let part = zeros.sub(0, n as usize * BLOCK);
             d.write(at, &part, self.options.deadline).await?;
@@ -60,7 +57,14 @@ impl Inner {
         for area in 0..2 {
             self.wipe(d, d.layout.superblock(area, 0), SUPER_SLOTS).await?;
         }
-        self.wipe(d, d.layout.log(0), d.layout.log_pages).await?;
+        // Here it may be stopped. Superblocks of one area without those of the other would say that there was nothing newer.
+        for at in (0..d.layout.log_pages).step_by(PIECE as usize) {
+            if d.wiping.get() && !self.upkeep_is_wanted() && !has(Bug::StillAsked) {
+                return Err(IoError::Aborted);
+            }
+            let blocks = PIECE.min(d.layout.log_pages - at);
+            self.wipe(d, d.layout.log(0) + at, blocks).await?;
+        }
         d.flush(self.options.deadline).await
     }
 
@@ -339,11 +343,12 @@ impl Inner {
     /// A device that holds nothing leaves for good.
     pub(crate) async fn dismiss(&self, number: u16) -> StoreResult {
         let d = self.member(number)?;
-        let go = d.clone();
+        let (go, comes) = (d.clone(), Rc::new(Cell::new(false)));
+        let told = comes.clone();
         self.act(Box::new(move |i| {
             // Or it would be wiped when it is somebody else's.
             if go.wiping.get() && !has(Bug::RemovedAmidWipe) {
-                return;
+                return told.set(true);
             }
             if i.space.borrow().occupied().all(|p| p.device != go.number) {
                 go.state.set(MemberState::Gone);
@@ -354,7 +359,7 @@ impl Inner {
             }
         }))
         .await?;
-        if d.state.get() != MemberState::Gone && d.wiping.get() {
+        if comes.get() {
             return refused(coming(number));
         }
         if d.state.get() != MemberState::Gone {
@@ -612,7 +617,8 @@ impl Pool {
             let d = Device::new(n, &old.member(), label.layout, Some(disk));
             d.written_off.set(false);
             d.remap.replace(old.remap.borrow().clone());
-            d.foreign.set(foreign);
+            // What is left after a wipe that was stopped says nothing.
+            d.foreign.set(foreign || old.foreign.get());
             d.held.set(held);
             // Who asked for another disk did not ask for this one to lose what it has.
             d.asked.set(has(Bug::AskedByNumber) && old.asked.get());

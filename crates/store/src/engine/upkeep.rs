@@ -88,6 +88,8 @@ pub(crate) struct Upkeep {
     lists: Cell<u64>,
     /// How often a device that was removed was not any more.
     returns: Cell<u64>,
+    /// How often somebody has asked for devices that are out of sync.
+    asked: Cell<u64>,
     /// Extents of devices that do not give back what is written there: they are taken last.
     shunned: RefCell<BTreeSet<(u64, u32)>>,
     /// The pool may be able to grow, or to be balanced.
@@ -115,6 +117,7 @@ impl Upkeep {
             walks: Cell::new(0),
             lists: Cell::new(0),
             returns: Cell::new(0),
+            asked: Cell::new(0),
             shunned: RefCell::default(),
             spread: Cell::new(true),
             changes: WaitChannel::new(1),
@@ -379,8 +382,12 @@ impl Inner {
             Job::Resync(n) => {
                 let Some(d) = self.device(n) else { return Ok(()) };
                 self.upkeep.begin(Work::Resync, n);
+                let asked = self.upkeep.asked.get();
                 let result = self.bring_back(&d).await;
-                d.asked.set(false);
+                // Who has asked since he stopped it means the next time.
+                let stopped = result.is_err() && self.upkeep.cancelled.get();
+                let again = stopped && self.upkeep.asked.get() != asked && !has(Bug::AskedInVain);
+                d.asked.set(d.asked.get() && again);
                 if result.is_err() {
                     if d.state.get() == MemberState::Syncing {
                         d.state.set(MemberState::Out);
@@ -388,7 +395,7 @@ impl Inner {
                     d.out_at.set(now());
                     // Who stopped it is not told why it would have failed.
                     if self.upkeep.cancelled.get() {
-                        d.held.set(true);
+                        d.held.set(!again);
                         return Err(IoError::Aborted.into());
                     }
                 }
@@ -465,7 +472,10 @@ impl Pool {
         for d in i.devices.borrow().iter() {
             // One that was removed leaves, whether it answers just now or not.
             let is_removed = d.written_off.get() && !has(Bug::RemovalForgotten);
-            if d.state.get() == MemberState::Out && d.disk.is_some() && !is_removed {
+            // One that is not brought back any more may not be out of service again yet.
+            let stops = i.upkeep.cancelled.get() && d.state.get() == MemberState::Syncing;
+            let is_out = stops || d.state.get() == MemberState::Out;
+            if is_out && d.disk.is_some() && !is_removed {
                 d.held.set(false);
                 d.asked.set(true);
                 some = true;
@@ -478,6 +488,7 @@ impl Pool {
                     .into(),
             ));
         }
+        i.upkeep.asked.set(i.upkeep.asked.get() + 1);
         i.upkeep.retry();
         Ok(())
     }

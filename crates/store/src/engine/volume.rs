@@ -381,6 +381,9 @@ impl Open {
 
     async fn write_pieces(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
         let len = buf.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
         if len <= PIECE {
             return self.write_whole(at, buf, sums).await;
         }

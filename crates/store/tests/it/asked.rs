@@ -388,9 +388,13 @@ fn a_device_that_was_asked_for_is_not_brought_back_when_that_was_stopped() {
 
 /// Blocks among a device's first superblocks that have something.
 fn superblocks(m: &SimMedium) -> usize {
+    superblocks_from(m, FRONT)
+}
+
+fn superblocks_from(m: &SimMedium, first: u64) -> usize {
     let is_one = |slot: &u64| {
         let mut block = [0; B as usize];
-        m.peek((FRONT + slot) * B, &mut block);
+        m.peek((first + slot) * B, &mut block);
         block.iter().any(|b| *b != 0)
     };
     (0..SUPER_SLOTS).filter(is_one).count()
@@ -424,6 +428,37 @@ fn nothing_is_wiped_of_a_device_when_that_was_stopped() {
     assert!(!stopped_as_it_begins());
 }
 
+/// The same while it is wiped; and perhaps it is asked for once more. What becomes of it, and superblocks that both areas have.
+fn stopped_amid_wipe(again: bool) -> (MemberState, [usize; 2]) {
+    let b = Bench::new(3, 7);
+    let last = Lazy::new(b.disk(2));
+    let disks: Vec<Rc<dyn Disk>> = vec![b.disk(0), b.disk(1), last.clone()];
+    let m = b.media[2].clone();
+    b.run(async move {
+        let p = wiped_to_come(&m, disks).await;
+        p.resync().await.unwrap();
+        holds_something(&last).await;
+        p.cancel(2).await.unwrap();
+        if again {
+            p.resync().await.unwrap();
+        }
+        last.go_on();
+        p.settled().await.unwrap();
+        let areas = [FRONT, m.len() / B - FRONT - SUPER_SLOTS];
+        (p.status().devices[2].state, areas.map(|first| superblocks_from(&m, first)))
+    })
+}
+
+#[test]
+fn superblocks_of_both_areas_are_wiped_together() {
+    assert_eq!(stopped_amid_wipe(false), (MemberState::Out, [0, 0]));
+}
+
+#[test]
+fn a_device_that_is_asked_for_once_more_is_brought_back() {
+    assert_eq!(stopped_amid_wipe(true).0, MemberState::InSync);
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
@@ -447,5 +482,6 @@ mod planted {
     fn what_was_stopped_and_goes_on_is_caught() {
         assert_ne!(with(Bug::StillAsked, asked_and_stopped), MemberState::Out);
         assert!(with(Bug::StillAsked, stopped_as_it_begins));
+        assert_eq!(with(Bug::AskedInVain, || stopped_amid_wipe(true).0), MemberState::Out);
     }
 }
