@@ -195,6 +195,8 @@ impl Path {
     pub(super) async fn close(&self) {
         self.closing.set(true);
         let _mutex = self.logging_in.acquire(1).await;
+        // Others may go on: what it had reserved is theirs.
+        self.judge.may_lose(self.number);
         channels::end(self.channels.take()).await;
     }
 
