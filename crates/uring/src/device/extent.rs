@@ -30,6 +30,11 @@ impl Extent {
         Extent::all(of).piece(from, to.saturating_sub(from).max(1))
     }
 
+    /// The first bytes of it, so many.
+    pub fn first(self, bytes: u64) -> Extent {
+        Extent { to: self.to.min(self.from.saturating_add(bytes)), ..self }
+    }
+
     /// So many bytes of it (0: all) behind an offset.
     pub(super) fn piece(self, offset: u64, limit: u64) -> Extent {
         let from = self.from.saturating_add(offset);

@@ -66,9 +66,21 @@ fn a_loop_device_of_what_is_below_a_mapped_device_counts() {
     d.ok(&adopt("second", &upper));
     refused(&d, &adopt("first", &beside), 4, &["is made of", "volume `second`"]);
     d.ok("volume delete second --yes");
-    // Nor when they come back: the loop device had another file before.
-    let other = d.path("other");
+    // Nor what is a volume that is not up: its loop device has had other files before.
+    let (other, short) = (d.path("other"), d.path("short"));
     file(&other);
+    fs::write(&short, vec![0; 1 << 20]).expect("written");
+    put(&d, &beside, &[], &other);
+    d.ok(&adopt("first", &beside));
+    d.stop();
+    put(&d, &beside, &[], &short);
+    d.start();
+    put(&d, &beside, &[], &disk.0);
+    refused(&d, &adopt("second", &upper), 4, &[&beside.0, "volume `first`"]);
+    d.ok("volume delete first --yes");
+    d.stop();
+    d.start();
+    // Nor when they come back: the loop device had another file before.
     put(&d, &beside, &[], &other);
     d.ok(&adopt("first", &beside));
     d.ok(&adopt("second", &upper));
@@ -109,6 +121,36 @@ fn a_label_that_hosts_wrote_to_one_device_is_in_nobody_s_way() {
     d.tried_again();
     let told = faults(&d);
     assert!(["pool/l", "volume/v", "pool `b`"].iter().all(|w| told.contains(w)), "{told}");
+    d.stop();
+}
+
+/// Two pools have halves of a file, and the loop device of the first one shows all of it after a restart.
+#[test]
+fn a_device_that_shows_what_is_another_s_behind_its_label_is_not_opened() {
+    let Some((mut d, image, disk)) = begun("beside-behind") else { return };
+    drop(disk);
+    let lower = with(&["--sizelimit", "33554432"], &image);
+    let upper = with(&["-o", "33554432"], &image);
+    d.start();
+    d.ok(&format!("pool create a --device block:{}", lower.0));
+    d.ok(&format!("pool create b --device block:{}", upper.0));
+    for pool in ["a", "b"] {
+        d.ok(&format!("volume create v{pool} --pool {pool} --size 8M"));
+    }
+    d.stop();
+    put(&d, &lower, &[], &image);
+    let before = fs::read(&image).expect("read");
+    d.start();
+    // As they begin, each may see that the other one looks at it.
+    d.until("the second one is up", || !faults(&d).contains("pool/b"));
+    d.tried_again();
+    let told = faults(&d);
+    assert!(told.contains("pool/a") && told.contains("pool `b`"), "{told}");
+    assert!(!told.contains("pool/b"), "{told}");
+    assert!(fs::read(&image).expect("read") == before, "it was written to");
+    d.stop();
+    put(&d, &lower, &["--sizelimit", "33554432"], &image);
+    comes_back(&mut d, "as it was");
     d.stop();
 }
 

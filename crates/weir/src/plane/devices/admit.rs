@@ -130,9 +130,10 @@ fn admit(
     };
     holds.check_inside_none(&path, held.identity(), to)?;
     holds.check_unused(&held, &path, to)?;
-    holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
+    let all = all_of(held.identity());
+    holds.check_image(&path, &all, held.lasting_name(), to.its_own())?;
     let own = belongs?;
-    holds.check_belongs_below(&held, &path, name)?;
+    holds.check_belongs_below(&held, &path, name, to)?;
     let overwrite = match inside {
         Inside::OwnOr(o) if !own => Some(o),
         Inside::Only(o) => Some(o),

@@ -177,16 +177,23 @@ impl Holds {
 
     /// Refuses a file or disk that a volume is, which is not up: by whichever name it is reached, and also where it has another one
     /// than it had, as far as its `lasting` name tells. A disk and its partitions are one: what it is, is given with `all` of these.
+    /// Where nothing but its path tells what the volume is, what this `owner` has at that path is not it.
     pub(crate) fn check_image(
         &self,
         path: &Path,
         all: &[Identity],
         lasting: Option<&str>,
+        owner: Option<&Owner>,
     ) -> Result<()> {
         let mut known = lock(&self.images).clone();
         // One that is up is held, by its own volume: somebody else may have what has its path now.
         let place = |image: &KnownImage| Owner::Place(image.volume.clone(), image.place);
-        known.retain(|image| self.kept(&place(image), &image.path).is_none());
+        let is_owners = |image: &KnownImage| {
+            let told = image.identity.as_deref().is_some_and(says_where);
+            let held = owner.filter(|_| !told).and_then(|o| self.kept(o, &image.path));
+            held.is_some_and(|h| all.contains(&h.identity()))
+        };
+        known.retain(|image| self.kept(&place(image), &image.path).is_none() && !is_owners(image));
         let paths: Vec<_> = known.iter().map(|image| image.path.clone()).collect();
         let now = soon(&paths).map_err(|e| unusable(path, e))?;
         for (image, now) in known.iter().zip(now) {
@@ -242,17 +249,6 @@ impl Holds {
                 .hint(format!("`weir pool show {other}` tells how that pool stands; once it is deleted or released the device may be used"))),
             None => Ok(own),
         }
-    }
-
-    /// Whether a device carries the label of its owner, a protected pool, where one that begins with it has that.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub(super) fn is_labelled_by(&self, owner: &Owner, held: &Held, path: &Path) -> Result<bool> {
-        let Owner::Pool(name) = owner else { return Ok(false) };
-        let id = lock(&self.known).iter().find(|p| p.name == *name).map(|p| p.id);
-        let is_own = |s: &Span| Some(s.label.pool) == id && s.label.number.is_none();
-        Ok(spans(held, path)?.iter().any(|s| is_own(s) && s.from == 0))
     }
 
     /// Refuses what is to be a volume again, and carries the label of a pool of this node: that device has come here since. What cannot

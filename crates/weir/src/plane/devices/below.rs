@@ -28,7 +28,7 @@ pub(crate) enum To<'a> {
 
 impl<'a> To<'a> {
     /// Who may have it by another device.
-    fn its_own(self) -> Option<&'a Owner> {
+    pub(super) fn its_own(self) -> Option<&'a Owner> {
         match self {
             To::New => None,
             To::Back(owner) => owner,
@@ -68,14 +68,14 @@ impl Holds {
     }
 
     /// The same where what somebody has comes to them again: it refuses what others have of this node, above it or below, up or not.
-    /// What is beside it may be `its_own`, such as a device of the pool that comes back by another path. If it carries its own label
-    /// where that has to be, others in it are what hosts have written.
+    /// What is beside it may be `its_own`, such as a device of the pool that comes back by another path. So many of its first bytes are
+    /// `for_hosts`, as its own label behind them tells: labels in them are what those have written.
     pub(super) fn check_below_again(
         &self,
         held: &Held,
         path: &Path,
         its_own: Option<&Owner>,
-        is_labelled: impl Fn() -> Result<bool>,
+        for_hosts: impl Fn() -> Result<u64>,
     ) -> Result<()> {
         self.check_above(held, path, its_own)?;
         let Below { parts, beside } = below_of(held, path)?;
@@ -87,7 +87,18 @@ impl Holds {
             Some(Owner::Pool(name)) => Some(name.as_str()),
             _ => None,
         };
-        self.check_labels_below(held, &parts, (path, pool), || is_labelled().unwrap_or(false))
+        self.check_labels_below(held, &parts, (path, pool), || for_hosts().unwrap_or(0))
+    }
+
+    fn check_image_beside(&self, beside: &(PathBuf, Extent), path: &Path) -> Result<()> {
+        let (node, bytes) = (beside.0.display(), beside.1);
+        self.check_image(&beside.0, &bytes.had_by(), None, None).map_err(|e| match e.code {
+            Code::IoError => unusable(path, format!("{node}: {}", e.reason)),
+            _ => {
+                let why = format!("{node} shows some of what it is made of: {}", e.reason);
+                in_use(path, why).hint(e.hint)
+            }
+        })
     }
 
     /// Refuses what others have by loop devices that show what this is made of.
@@ -168,7 +179,7 @@ impl Holds {
         let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
         let there = there.filter(|t| t.identity == part.identity);
         let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
-        self.check_image(&part.name, &part.bytes.had_by(), lasting)?;
+        self.check_image(&part.name, &part.bytes.had_by(), lasting, None)?;
         match there {
             Some(_) => inside(),
             None => Ok(()),
@@ -176,14 +187,19 @@ impl Holds {
     }
 
     /// Refuses a loop device that shows some of what, as a label says, is a device of a pool of this node, but for this one: also where
-    /// it does not show that label. What cannot be read is not judged here.
+    /// it does not show that label. What cannot be read is not judged here. And what is new where something that shows the same is a
+    /// volume which is not up.
     pub(crate) fn check_belongs_below(
         &self,
         held: &Held,
         path: &Path,
         pool: Option<&str>,
+        to: To<'_>,
     ) -> Result<()> {
-        self.check_labels_below(held, &below_of(held, path)?.parts, (path, pool), || false)
+        let Below { parts, beside } = below_of(held, path)?;
+        self.check_labels_below(held, &parts, (path, pool), || 0)?;
+        let all = parts.iter().map(|p| p.beside.as_slice()).chain([beside.as_slice()]);
+        all.filter(|_| to == To::New).flatten().try_for_each(|b| self.check_image_beside(b, path))
     }
 
     /// The same of what it was found to be made of.
@@ -192,7 +208,7 @@ impl Holds {
         held: &Held,
         all: &[Part],
         (path, pool): (&Path, Option<&str>),
-        is_labelled: impl Fn() -> bool,
+        for_hosts: impl Fn() -> u64,
     ) -> Result<()> {
         for part in all {
             let there = soon_at(&part.name).map_err(|e| unusable(path, e))?;
@@ -203,8 +219,13 @@ impl Holds {
             // Beside these bytes there may be other pools' devices.
             let shown = belongs::spans(&below, path).unwrap_or_default().into_iter();
             let shown = shown.filter(|s| part.bytes.meets(part.identity, s.from, s.to));
-            let is_in_it = |at| part.bytes.meets(part.identity, at, at + PAGE);
-            let shown = shown.filter(|s| !(is_in_it(s.at) && is_labelled()));
+            // Where something else is between them, nothing tells where its first bytes are.
+            let of = std::fs::metadata(&part.of).ok().and_then(|m| Identity::of(&m));
+            let first = || match of == Some(held.identity()) {
+                true => part.bytes.first(for_hosts()),
+                false => part.bytes.first(0),
+            };
+            let shown = shown.filter(|s| !first().meets(part.identity, s.at, s.at + PAGE));
             // What another device shows that is up is its owner's, or written by hosts: it says nothing of these bytes.
             let page = |at| Extent::of(part.identity, at, at + PAGE);
             let shown = shown.filter(|s| !self.is_of_others(page(s.at), held.identity()));

@@ -120,7 +120,7 @@ impl Holds {
             let held = holds.take(&owner, &path, read_only, wait)?;
             holds.check_disk_again(&held, None, || Ok(false))?;
             if !held.is_kept() {
-                holds.check_below_again(&held, &path, None, || Ok(false))?;
+                holds.check_below_again(&held, &path, None, || Ok(0))?;
             }
             // Where nothing tells that it is the same, as of a loop device, or a bare number only. Else hosts may have written what they want.
             if !recorded.as_deref().is_some_and(says_where) && !held.is_kept() {

@@ -1,6 +1,7 @@
 //! Devices of plain pools: made once, found again by their labels.
 
 use super::admit::check_kind;
+use super::belongs::spans;
 use super::label::{Label, most};
 use super::{Holds, Owner, Taken, Wait, Waited, check_waited, protected, unusable};
 use std::io::ErrorKind;
@@ -126,6 +127,13 @@ impl Starting<'_> {
         }
     }
 
+    fn name(&self) -> Option<&str> {
+        match self.owner {
+            Owner::Pool(name) => Some(name),
+            _ => None,
+        }
+    }
+
     fn is_ours(&self, l: &Label) -> bool {
         Some(l.pool) == self.pool && l.device == self.number
     }
@@ -228,11 +236,7 @@ impl Starting<'_> {
             }
             // Nothing tells it from others but what they carry.
             None => {
-                let name = match self.owner {
-                    Owner::Pool(name) => Some(name.as_str()),
-                    _ => None,
-                };
-                holds.check_belongs(held, self.path, name)?;
+                holds.check_belongs(held, self.path, self.name())?;
             }
             Some(_) => {}
         }
@@ -242,6 +246,10 @@ impl Starting<'_> {
             if !held.is_block() || place < Label::place(d.size) + EXTENT_ALIGN {
                 return Ok(DeviceFound { size: d.size, labelled: true, identity: None });
             }
+            // Or it is set up so that it shows what is another's as well.
+            let label = spans(held, self.path)?.into_iter().filter(|s| s.at == place);
+            let label: Vec<_> = label.map(|s| s.label).collect();
+            holds.check_labels(&label, self.path, self.name())?;
             return self.finish(held, place, true);
         }
         let wanted = if d.grown_from.is_some() { d.size } else { len.max(d.size) };
@@ -291,7 +299,8 @@ impl Starting<'_> {
                 };
                 holds.check_disk_again(&held, None, known)?;
                 if !held.is_kept() {
-                    holds.check_below_again(&held, self.path, Some(self.owner), known)?;
+                    let place = || Ok(if known()? { Label::place(self.device.had()) } else { 0 });
+                    holds.check_below_again(&held, self.path, Some(self.owner), place)?;
                 }
             }
         }
@@ -316,7 +325,7 @@ impl Holds {
         let take = move |holds: &Arc<Holds>| -> Result<Option<Taken>> {
             let held = holds.take(&owner, &path, false, Wait::No)?;
             if !held.is_kept() {
-                holds.check_below_again(&held, &path, Some(&owner), || Ok(false))?;
+                holds.check_below_again(&held, &path, Some(&owner), || Ok(0))?;
             }
             let is_it = held.lasting_name().is_some_and(|n| is_as_recorded(Some(&name), Some(n)));
             Ok(Some(held).filter(|h| is_it && h.last_len() >= had))

@@ -138,7 +138,7 @@ fn a_volume_that_is_not_up_keeps_its_disk_whoever_has_its_path() {
     holds.know(Vec::new(), vec![image(3)]);
     std::fs::rename(&path, &other).expect("moved");
     dir.put_another(&path);
-    let check = || holds.check_image(&other, &[identity], lasting.as_deref());
+    let check = || holds.check_image(&other, &[identity], lasting.as_deref(), None);
     // Nor does another of its places count, which it has left or is to get.
     let place = |number| Owner::Place("v".into(), number);
     for owner in [pool("p"), Owner::Place("w".into(), 3), place(2)] {

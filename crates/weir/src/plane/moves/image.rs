@@ -48,8 +48,8 @@ fn look(
         }
         holds.check_unused(&held, &path, To::New)?;
         if !made.is_some_and(|made| made.is(held.identity())) {
-            holds.check_image(&path, &all_of(held.identity()), held.lasting_name())?;
-            holds.check_belongs_below(&held, &path, None)?;
+            holds.check_image(&path, &all_of(held.identity()), held.lasting_name(), None)?;
+            holds.check_belongs_below(&held, &path, None, To::New)?;
         }
         holds.check_disk(held.held(), &path, None)?;
         match &wish.overwrite {
