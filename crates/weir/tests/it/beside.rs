@@ -154,6 +154,34 @@ fn a_device_that_shows_what_is_another_s_behind_its_label_is_not_opened() {
     d.stop();
 }
 
+/// The same of a volume in image mode, which comes up after the pools, and of another device of the same pool.
+#[test]
+fn a_device_does_not_grow_over_what_another_one_shows() {
+    for of_one_pool in [false, true] {
+        let Some((mut d, image, disk)) = begun("beside-grown") else { return };
+        drop(disk);
+        let lower = with(&["--sizelimit", "33554432"], &image);
+        let upper = with(&["-o", "33554432"], &image);
+        d.start();
+        if of_one_pool {
+            d.ok(&format!("pool create a --device block:{} --device block:{}", lower.0, upper.0));
+        } else {
+            d.ok(&format!("pool create a --device block:{}", lower.0));
+            d.ok(&format!("volume adopt v --path {}", upper.0));
+        }
+        d.stop();
+        put(&d, &lower, &[], &image);
+        let before = fs::read(&image).expect("read");
+        d.start();
+        d.tried_again();
+        assert!(fs::read(&image).expect("read") == before, "it was written to");
+        d.stop();
+        put(&d, &lower, &["--sizelimit", "33554432"], &image);
+        comes_back(&mut d, "as it was");
+        d.stop();
+    }
+}
+
 /// A mirror `p` on `away` and another file is served without the first one, which is there again.
 fn degraded(d: &mut Daemon, away: &str) {
     d.stop();

@@ -16,6 +16,24 @@ fn below_of(held: &Held, path: &Path) -> Result<Below> {
     below(held.identity(), held.path()).map_err(|why| unusable(path, why))
 }
 
+fn is_of(part: &Part, held: &Held) -> bool {
+    let of = std::fs::metadata(&part.of).ok().and_then(|m| Identity::of(&m));
+    of == Some(held.identity())
+}
+
+/// Whether something else shows what is behind its first bytes, so many, or may, as it is not known where these are: then it may be
+/// somebody else's, up or not.
+pub(super) fn is_shown_behind(held: &Held, path: &Path, bytes: u64) -> Result<bool> {
+    let Below { parts, beside } = below_of(held, path)?;
+    let is_held = |shown: &Extent| shown.had_by().contains(&held.identity());
+    let others = |of: Extent| above(of).iter().any(|(_, shown)| !is_held(shown));
+    Ok(match parts.as_slice() {
+        [] => !beside.is_empty() || others(Extent::all(held.identity()).behind(bytes)),
+        [part] if is_of(part, held) => others(part.bytes.behind(bytes)),
+        _ => true,
+    })
+}
+
 /// To whom something comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum To<'a> {
@@ -220,8 +238,7 @@ impl Holds {
             let shown = belongs::spans(&below, path).unwrap_or_default().into_iter();
             let shown = shown.filter(|s| part.bytes.meets(part.identity, s.from, s.to));
             // Where something else is between them, nothing tells where its first bytes are.
-            let of = std::fs::metadata(&part.of).ok().and_then(|m| Identity::of(&m));
-            let first = || match of == Some(held.identity()) {
+            let first = || match is_of(part, held) {
                 true => part.bytes.first(for_hosts()),
                 false => part.bytes.first(0),
             };

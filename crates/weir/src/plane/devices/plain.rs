@@ -1,7 +1,8 @@
 //! Devices of plain pools: made once, found again by their labels.
 
 use super::admit::check_kind;
-use super::belongs::spans;
+use super::belongs::{Found, spans};
+use super::below::is_shown_behind;
 use super::label::{Label, most};
 use super::{Holds, Owner, Taken, Wait, Waited, check_waited, protected, unusable};
 use std::io::ErrorKind;
@@ -246,10 +247,19 @@ impl Starting<'_> {
             if !held.is_block() || place < Label::place(d.size) + EXTENT_ALIGN {
                 return Ok(DeviceFound { size: d.size, labelled: true, identity: None });
             }
-            // Or it is set up so that it shows what is another's as well.
-            let label = spans(held, self.path)?.into_iter().filter(|s| s.at == place);
-            let label: Vec<_> = label.map(|s| s.label).collect();
-            holds.check_labels(&label, self.path, self.name())?;
+            // Or it is set up so that it shows what is another's as well, of this pool or not, up or not.
+            let is_own = |l: &Found| Some(l.pool) == self.pool && l.number == Some(self.number);
+            let labels = spans(held, self.path)?.into_iter().filter(|s| s.at == place);
+            let label = labels.map(|s| s.label).find(|l| !is_own(l));
+            let behind = Label::place(d.size) + PAGE;
+            if label.is_some() || is_shown_behind(held, self.path, behind)? {
+                tracing::warn!(
+                    device = %self.path.display(),
+                    "it is larger than it was, and what is behind its label is shown by another device or \
+                     carries a label: the pool does not grow by that"
+                );
+                return Ok(DeviceFound { size: d.size, labelled: true, identity: None });
+            }
             return self.finish(held, place, true);
         }
         let wanted = if d.grown_from.is_some() { d.size } else { len.max(d.size) };
