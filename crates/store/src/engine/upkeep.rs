@@ -88,8 +88,6 @@ pub(crate) struct Upkeep {
     lists: Cell<u64>,
     /// How often a device that was removed was not any more.
     returns: Cell<u64>,
-    /// How often somebody has asked for devices that are out of sync.
-    asked: Cell<u64>,
     /// Extents of devices that do not give back what is written there: they are taken last.
     shunned: RefCell<BTreeSet<(u64, u32)>>,
     /// The pool may be able to grow, or to be balanced.
@@ -117,7 +115,6 @@ impl Upkeep {
             walks: Cell::new(0),
             lists: Cell::new(0),
             returns: Cell::new(0),
-            asked: Cell::new(0),
             shunned: RefCell::default(),
             spread: Cell::new(true),
             changes: WaitChannel::new(1),
@@ -382,12 +379,11 @@ impl Inner {
             Job::Resync(n) => {
                 let Some(d) = self.device(n) else { return Ok(()) };
                 self.upkeep.begin(Work::Resync, n);
-                let asked = self.upkeep.asked.get();
                 let result = self.bring_back(&d).await;
-                // Who has asked since he stopped it means the next time.
+                // Who stops it takes back what was asked for. Who has asked since means the next time.
                 let stopped = result.is_err() && self.upkeep.cancelled.get();
-                let again = stopped && self.upkeep.asked.get() != asked && !has(Bug::AskedInVain);
-                d.asked.set(d.asked.get() && again);
+                let again = stopped && d.asked.get() && !has(Bug::AskedInVain);
+                d.asked.set(again);
                 if result.is_err() {
                     if d.state.get() == MemberState::Syncing {
                         d.state.set(MemberState::Out);
@@ -488,7 +484,6 @@ impl Pool {
                     .into(),
             ));
         }
-        i.upkeep.asked.set(i.upkeep.asked.get() + 1);
         i.upkeep.retry();
         Ok(())
     }

@@ -400,7 +400,7 @@ fn superblocks_from(m: &SimMedium, first: u64) -> usize {
     (0..SUPER_SLOTS).filter(is_one).count()
 }
 
-/// The same as it begins. Whether anything on it has been wiped.
+/// The same as it begins. Whether anything on it has been wiped, or it was brought back.
 fn stopped_as_it_begins() -> bool {
     let b = Bench::new(3, 7);
     let zero = Lazy::new(b.disk(0));
@@ -418,8 +418,7 @@ fn stopped_as_it_begins() -> bool {
         zero.go_on();
         stopped.await.unwrap().unwrap();
         p.settled().await.unwrap();
-        assert_eq!(p.status().devices[2].state, MemberState::Out);
-        superblocks(&m) < before
+        superblocks(&m) < before || p.status().devices[2].state != MemberState::Out
     })
 }
 
@@ -428,7 +427,7 @@ fn nothing_is_wiped_of_a_device_when_that_was_stopped() {
     assert!(!stopped_as_it_begins());
 }
 
-/// The same while it is wiped; and perhaps it is asked for once more. What becomes of it, and superblocks that both areas have.
+/// The same while it is wiped; perhaps it is asked for once more after that, or was before. What becomes of it, and superblocks that both areas have.
 fn stopped_amid_wipe(again: bool) -> (MemberState, [usize; 2]) {
     let b = Bench::new(3, 7);
     let last = Lazy::new(b.disk(2));
@@ -438,6 +437,8 @@ fn stopped_amid_wipe(again: bool) -> (MemberState, [usize; 2]) {
         let p = wiped_to_come(&m, disks).await;
         p.resync().await.unwrap();
         holds_something(&last).await;
+        // Twice is once.
+        p.resync().await.unwrap();
         p.cancel(2).await.unwrap();
         if again {
             p.resync().await.unwrap();
