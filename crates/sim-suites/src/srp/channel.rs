@@ -261,11 +261,16 @@ impl Channel {
         }
     }
 
-    /// Waits until it is gone with everything.
-    pub async fn gone(&self) {
+    /// Waits until its connection has ended.
+    pub async fn ended(&self) {
         let (token, closed) = completion();
         self.conn.on_closed(token);
         closed.await;
+    }
+
+    /// Waits until it is gone with everything.
+    pub async fn gone(&self) {
+        self.ended().await;
         while self.registered.get() > 0 || !self.calls.borrow().is_empty() {
             sleep(10 * MICROS).await;
         }

@@ -14,7 +14,7 @@ use weir_mem::{BufPool, Slice};
 use weir_proto_scsi::initiator as build;
 use weir_proto_srp::login::MultiChannelAction;
 use weir_proto_srp::{Form, PortId};
-use weir_reactor::{WaitChannel, sleep};
+use weir_reactor::{WaitChannel, sleep, spawn_task};
 
 /// Sense of ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED.
 const NO_UNIT: (u8, u8, u8) = (5, 0x25, 0);
@@ -182,7 +182,14 @@ impl Path {
         if let Some(happens) = self.in_login.take() {
             happens();
         }
-        channels::login(login, rng).await.ok()
+        let channel = channels::login(login, rng).await.ok()?;
+        // A host may give one up for its own reasons, long before it logs in again.
+        let (ends, judge, number) = (channel.clone(), self.judge.clone(), self.number);
+        spawn_task(async move {
+            ends.ended().await;
+            judge.may_lose(number);
+        });
+        Some(channel)
     }
 
     /// Loses a channel, and so logs in anew; then `happens` does when that is under way.
