@@ -59,7 +59,7 @@ pub struct Port {
     /// Accepts under way: messages of unknown connections may belong to one of them.
     pub(crate) accepting: Cell<u32>,
     pub(crate) established: WaitChannel,
-    /// Connections that were accepted and refused after that, while others are being accepted.
+    /// Connections that were accepted and refused after that, until nobody else is being accepted.
     refused: RefCell<BTreeSet<u32>>,
     /// Logins between their acceptance here and the end of their channels.
     pub(crate) logins: Cell<u32>,

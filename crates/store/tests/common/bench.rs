@@ -131,3 +131,12 @@ pub(crate) fn newest(m: &SimMedium) -> Option<Superblock> {
     };
     (0..SUPER_SLOTS).filter_map(slot).max_by_key(|s| s.seq)
 }
+
+/// What comes of a story with a bug in it.
+#[cfg(feature = "planted")]
+pub(crate) fn with<T>(bug: weir_store::planted::Bug, story: impl FnOnce() -> T) -> T {
+    weir_store::planted::plant(Some(bug));
+    let seen = story();
+    weir_store::planted::plant(None);
+    seen
+}

@@ -463,14 +463,8 @@ fn a_device_that_is_asked_for_once_more_is_brought_back() {
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use weir_store::planted::{Bug, plant};
-
-    fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
-        plant(Some(bug));
-        let seen = story();
-        plant(None);
-        seen
-    }
+    use crate::bench::with;
+    use weir_store::planted::Bug;
 
     #[test]
     fn a_removal_amid_a_wipe_is_caught() {

@@ -416,14 +416,8 @@ fn a_drain_that_was_stopped_has_not_failed() {
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use weir_store::planted::{Bug, plant};
-
-    fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
-        plant(Some(bug));
-        let seen = story();
-        plant(None);
-        seen
-    }
+    use crate::bench::with;
+    use weir_store::planted::Bug;
 
     /// Copies of slabs that device 0 has in the end.
     fn held(bug: Bug, lacks: Lacks, done: Done) -> Option<u32> {

@@ -454,14 +454,8 @@ fn a_removal_ends_though_the_device_hangs_on_many_blocks_of_one_leaf() {
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use weir_store::planted::{Bug, plant};
-
-    fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
-        plant(Some(bug));
-        let seen = story();
-        plant(None);
-        seen
-    }
+    use crate::bench::with;
+    use weir_store::planted::Bug;
 
     #[test]
     fn an_ill_device_that_is_taken_for_silent_is_caught() {

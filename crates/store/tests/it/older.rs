@@ -493,14 +493,8 @@ fn a_spare_that_takes_a_place_as_the_power_goes_is_not_behind() {
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use weir_store::planted::{Bug, plant};
-
-    fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
-        plant(Some(bug));
-        let seen = story();
-        plant(None);
-        seen
-    }
+    use crate::bench::with;
+    use weir_store::planted::Bug;
 
     #[test]
     fn devices_that_are_counted_in_place_of_copies_are_caught() {

@@ -290,14 +290,8 @@ fn a_new_place_that_fails_as_it_is_told_of_loses_nothing() {
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
-    use weir_store::planted::{Bug, plant};
-
-    fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
-        plant(Some(bug));
-        let seen = story();
-        plant(None);
-        seen
-    }
+    use crate::bench::with;
+    use weir_store::planted::Bug;
 
     #[test]
     fn going_on_with_it_after_a_crash_is_caught() {
