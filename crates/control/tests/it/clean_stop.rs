@@ -251,7 +251,9 @@ async fn a_store_that_takes_no_changes_keeps_nothing_else_down() {
     fake.state().last.insert("safe".into(), LAST);
     c.execute(mirror()).await.expect("a pool");
     c.execute(Command::CreatePool(ram_pool("plain", GIB))).await.expect("a pool");
+    drop(fake);
     end(c).await;
+    file.closed().await;
     let fake = Arc::new(Fake::default());
     let c = start(&fake, true).await.expect("what needs no store is served");
     tried_again(&c).await;
@@ -277,6 +279,7 @@ async fn starts_on_a_full_disk(after: u64) -> bool {
     c.execute(mirror()).await.expect("a pool");
     drop(fake);
     end(c).await;
+    file.closed().await;
     let fake = Arc::new(Fake::default());
     fake.state().last.insert("safe".into(), LAST);
     fake.state().lack.insert("safe".into());

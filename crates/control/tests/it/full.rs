@@ -1,5 +1,6 @@
 //! A file system that runs full, or whose disk takes its time, for stores.
 
+use crate::support::until;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -69,6 +70,11 @@ impl Full {
     /// Whether an operation has not worked.
     pub(crate) fn has_refused(&self) -> bool {
         self.disk().refused
+    }
+
+    /// Waits until no store has it any more, as a lock on a file is waited for. A controller is gone before its store is closed.
+    pub(crate) async fn closed(&self) {
+        until("nobody else has it", async || Arc::strong_count(&self.0) == 1).await;
     }
 
     /// Another file with the same bytes, and room.

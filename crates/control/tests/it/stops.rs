@@ -358,6 +358,7 @@ async fn unrecorded_pool() -> bool {
     c.execute(Command::CreatePool(block)).await.expect("a pool");
     c.shutdown().await.expect("it stops");
     gone(c).await;
+    file.closed().await;
     let (fake, c) = life(2 * GIB, true).await;
     assert!(fake.state().pools.contains_key("b"), "it is open");
     c.shutdown().await.expect("it stops");
