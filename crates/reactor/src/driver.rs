@@ -1,6 +1,7 @@
 //! What a reactor needs from the world below it.
 
 use std::sync::Arc;
+use std::time::Duration;
 use weir_base::Nanos;
 
 /// The operating system or a simulation, as one reactor sees it.
@@ -27,6 +28,20 @@ pub trait Driver {
     fn permutes(&self) -> bool {
         false
     }
+
+    /// The simulated machine around this reactor; none: the real one.
+    fn machine(&self) -> Option<&dyn Machine> {
+        None
+    }
+}
+
+/// What a program asks a machine for besides the clock. Programs ask the operating system where none is simulated.
+pub trait Machine {
+    /// Time since 1970 by the calendar.
+    fn calendar(&self) -> Duration;
+
+    /// Fills `out` with chance, for identities.
+    fn entropy(&self, out: &mut [u8]);
 }
 
 /// Ends another core's sleep.

@@ -2,7 +2,7 @@
 
 use crate::completion::Slots;
 use crate::completion_queue::Queues;
-use crate::driver::{Driver, PollMode, Poller};
+use crate::driver::{Driver, Machine, PollMode, Poller};
 use crate::mailbox::{self, Inbox, Message, TaskName};
 use crate::task::{self, JoinHandle, TaskId, Tasks};
 use crate::timer::Timers;
@@ -433,6 +433,12 @@ pub fn current_id() -> u32 {
 /// As [`current_id`], or `None` outside a reactor.
 pub fn try_current_id() -> Option<u32> {
     try_with(|i| i.id)
+}
+
+/// Asks the simulated machine around the present reactor; `None` on a real one, and outside reactors.
+pub fn simulated<R>(ask: impl FnOnce(&dyn Machine) -> R) -> Option<R> {
+    let driver = try_with(|i| i.driver.clone())?;
+    driver.machine().map(ask)
 }
 
 /// `sched_async` of S0: lets the rest of the run queue go first and continues outside the caller's

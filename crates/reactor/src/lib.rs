@@ -29,9 +29,10 @@ pub use call::call;
 pub use completion::{Completion, CompletionFuture, Token, complete, completion};
 pub use completion_queue::CompletionQueue;
 pub use contained::{Panicked, contain_panics, contained, contained_future, vital};
-pub use driver::{Driver, PollMode, Poller, Unpark};
+pub use driver::{Driver, Machine, PollMode, Poller, Unpark};
 pub use executor::{
-    Figures, Reactor, cancel, clock, current_id, now, run_async, spawn, spawn_task, try_current_id,
+    Figures, Reactor, cancel, clock, current_id, now, run_async, simulated, spawn, spawn_task,
+    try_current_id,
 };
 pub use local::{get_local, get_part, local_or_default, remove_part, set_local, set_part};
 pub use mailbox::{Handle, Progress, handle, send_to};

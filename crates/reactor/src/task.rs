@@ -21,8 +21,8 @@ impl TaskId {
     pub(crate) fn new(reactor: u32, generation: u16, index: u32) -> Self {
         TaskId(u64::from(reactor) << 40 | u64::from(generation) << 24 | u64::from(index))
     }
-    /// The reactor's slot and generation.
-    pub(crate) fn reactor(self) -> u32 {
+    /// The reactor that it runs on.
+    pub fn reactor(self) -> u32 {
         (self.0 >> 40) as u32
     }
     pub(crate) fn generation(self) -> u16 {

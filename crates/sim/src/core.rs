@@ -6,8 +6,9 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_base::Nanos;
-use weir_reactor::{Driver, Unpark};
+use weir_reactor::{Driver, Machine, Unpark};
 
 /// Something that happens at a set time.
 pub(crate) struct Event<F> {
@@ -219,5 +220,22 @@ impl Driver for SimDriver {
 
     fn permutes(&self) -> bool {
         !self.fifo
+    }
+
+    fn machine(&self) -> Option<&dyn Machine> {
+        Some(self)
+    }
+}
+
+/// When worlds begin, by the calendar: a second long past, so that nothing in a run is of another day.
+const BEGIN: Duration = Duration::from_secs(1_700_000_000);
+
+impl Machine for SimDriver {
+    fn calendar(&self) -> Duration {
+        BEGIN + Duration::from_nanos(self.core.clock.now())
+    }
+
+    fn entropy(&self, out: &mut [u8]) {
+        out.fill_with(|| self.core.clock.between(0, 255) as u8);
     }
 }
