@@ -45,14 +45,17 @@ use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Paces, Status};
 use crate::model::{AccessMap, Command, DeviceKind, Layout, Model};
 use crate::planted::{Bug, has};
+use crate::platform::{
+    self, AbortHandle, Instant, JoinHandle, JoinSet, sleep, spawn_blocking, timeout, timeout_at,
+    watch,
+};
 use crate::stopping::Stopping;
 use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What faults of the store are told of.
 const STORE: &str = "configuration";
@@ -89,6 +92,8 @@ struct Up {
     /// The mappings that the data plane was last given.
     mapped: Option<AccessMap>,
     targets: BTreeSet<String>,
+    /// Target ports that could not be started or stopped: they may listen.
+    strays: BTreeSet<String>,
     /// Target ports that the configuration file of the start has elsewhere. They listen nowhere before hosts and mappings are as
     /// that declares them, as far as they can be.
     held: BTreeSet<String>,
@@ -305,6 +310,11 @@ impl Controller {
         }
     }
 
+    /// Whether the next start may find what was refused: it is still to be taken back, or the store takes no changes since.
+    pub fn owes(&self) -> bool {
+        self.owed().is_some() || self.store.trouble().is_some()
+    }
+
     fn owed(&self) -> MutexGuard<'_, Option<(Command, Arc<Model>)>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -448,7 +458,7 @@ fn is_there(object: &str, model: &Model) -> bool {
 }
 
 /// Waits for a spawned change.
-async fn finish<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
+async fn finish<T>(task: JoinHandle<Result<T>>) -> Result<T> {
     match task.await {
         Ok(result) => result,
         Err(e) => Err(Error::new(Code::Internal, "the change broke off").because(e)),
@@ -457,14 +467,13 @@ async fn finish<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
 
 /// Runs `f` where it may block.
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    finish(tokio::task::spawn_blocking(f)).await
+    finish(spawn_blocking(f)).await
 }
 
 /// 128 bits from the operating system's random source, for new identities.
 fn entropy() -> Result<u128> {
     let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut bytes))
+    platform::entropy(&mut bytes)
         .map_err(|e| Error::new(Code::IoError, "no random bits for a new identity").because(e))?;
     Ok(u128::from_ne_bytes(bytes))
 }

@@ -28,6 +28,7 @@ pub mod keys;
 pub mod live;
 pub mod model;
 pub mod planted;
+pub mod platform;
 pub mod server;
 mod stopping;
 pub mod store;

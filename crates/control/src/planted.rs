@@ -35,6 +35,14 @@ weir_base::planted_bugs! {
     LivesGoOn,
     /// A pool that carries a newer configuration may be written to by the older one.
     NewerIsOpen,
+    /// A target port that was refused, and could not be stopped, listens until the next start.
+    RefusedListens,
+    /// What a volume was to be larger by, and hosts may have written to, is free as it is when that is refused.
+    GainedIsForgotten,
+    /// A stop leaves sizes that could not be recorded before as they are.
+    SizesUnrecorded,
+    /// What was made of a volume that did not come to be is nobody's when it cannot be taken away at once.
+    MadeIsForgotten,
     /// A change that failed, and could not be taken back, stays in the configuration.
     UndoneHalf,
     /// What was declared at the start is tried again though somebody has said otherwise since.

@@ -1,8 +1,7 @@
 //! That the node is being stopped, known to all who have to do with it.
 
+use crate::platform::{Instant, watch};
 use std::sync::Arc;
-use tokio::sync::watch;
-use tokio::time::Instant;
 
 /// Told once, for good. Whoever holds a clone can tell it and wait for it.
 #[derive(Debug, Clone, Default)]
@@ -12,7 +11,7 @@ impl Stopping {
     /// From here on the node is being stopped. Gives since when it is: what a stop may take counts from its first word.
     pub fn begin(&self) -> Instant {
         let mut since = Instant::now();
-        self.0.send_if_modified(|begun| {
+        self.0.send_if(|begun| {
             let first = begun.is_none();
             since = *begun.get_or_insert(since);
             first
@@ -22,7 +21,7 @@ impl Stopping {
 
     /// It is.
     pub fn has_begun(&self) -> bool {
-        self.0.borrow().is_some()
+        self.0.look(Option::is_some)
     }
 
     /// Waits until it is.

@@ -2,6 +2,7 @@
 
 use super::Config;
 use crate::error::{Code, Error, Result};
+use crate::platform::entropy;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -97,7 +98,7 @@ fn make(path: &Path) -> Result<()> {
         Error::new(Code::IoError, message).because(e)
     };
     let mut bytes = [0; BYTES];
-    File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes)).map_err(failed)?;
+    entropy(&mut bytes).map_err(failed)?;
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let new = path.with_extension("new");
     drop(std::fs::remove_file(&new));

@@ -5,7 +5,6 @@
 use super::take_down::being_stopped;
 use super::*;
 use crate::model::{IMAGES, Layout, Pool, Volume, VolumeState};
-use tokio::task::JoinSet;
 
 /// How long a device may take to answer that a command names.
 const PATIENCE: Duration = Duration::from_secs(20);

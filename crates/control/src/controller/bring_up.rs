@@ -85,6 +85,7 @@ impl Controller {
         self.put_records().await;
         // Mappings before ports: no host may log in and find its LUNs missing.
         self.map_again().await;
+        self.stop_strays(&model).await;
         for name in model.targets.keys() {
             let held = self.up().held.contains(name) && !has(Bug::MovedListenBefore);
             if !held
@@ -100,12 +101,13 @@ impl Controller {
     /// The same at the start. It goes on to its end as a change does, but a stop does not wait here for what it waits for.
     pub(super) async fn bring_up_first(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
-        let up = tokio::spawn(async move {
+        let up = platform::spawn(async move {
             let _one = me.changes.lock().await;
             me.bring_up().await;
             Ok(())
         });
         tokio::select! {
+            biased;
             done = finish(up) => done,
             () = self.stopping.begun(), if !has(Bug::StopWaitsForStart) => Ok(()),
         }
@@ -139,7 +141,7 @@ impl Controller {
         }
         let object = match command {
             Command::PutTarget(TargetSpec { name, .. }) | Command::DeleteTarget { name } => {
-                self.up().targets.remove(name);
+                self.may_listen(name);
                 format!("target/{name}")
             }
             Command::PatchVolume { name, patch } if !patch.serve_here => {

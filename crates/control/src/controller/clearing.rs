@@ -6,9 +6,6 @@
 use super::*;
 use crate::dataplane::Place;
 use crate::model::{Naa, Pool, Volume, VolumeState};
-use tokio::sync::watch;
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
 
 /// How long a change waits for it, while all others wait.
 pub(super) const SOON: Duration = Duration::from_millis(1500);
@@ -80,7 +77,7 @@ impl Controller {
         let key = space.key();
         let known = self.clearings.all().get(&key).map(|c| c.over.clone());
         // Only what begins may end in a moment.
-        let (mut over, until) = match known {
+        let (over, until) = match known {
             Some(over) => (over, Instant::now()),
             None => (self.begin_clearing(&space, key), until),
         };
@@ -91,7 +88,7 @@ impl Controller {
         .await
         {
             Err(_) => return None,
-            Ok(Ok(done)) => done.clone()?,
+            Ok(Ok(done)) => done?,
             Ok(Err(_)) => Err(Error::new(Code::Internal, "the task that clears it has ended")),
         };
         self.clearings.all().remove(&key);
@@ -107,13 +104,13 @@ impl Controller {
                 (volume.clone(), pool.clone(), Some(made))
             }
         };
-        let task = tokio::spawn(async move {
+        let task = platform::spawn(async move {
             let space = match made {
                 None => Space::Volume(&v, &pool),
                 Some(made) => Space::Place(Place { volume: &v, pool: &pool }, made),
             };
             let done = space.clear(&*plane).await;
-            tell.send_replace(Some(done));
+            tell.send(Some(done));
         });
         let clearing = Clearing { over: over.clone(), task: task.abort_handle() };
         self.clearings.all().insert(key, clearing);
@@ -123,7 +120,7 @@ impl Controller {
     /// A volume that is being deleted, and of which nothing is being cleared: that is to begin, or has ended.
     pub(super) fn is_to_be_deleted(&self, v: &Volume) -> bool {
         let all = self.clearings.all();
-        let runs = all.get(&(v.naa, v.place)).is_some_and(|c| c.over.borrow().is_none());
+        let runs = all.get(&(v.naa, v.place)).is_some_and(|c| c.over.look(Option::is_none));
         v.state == VolumeState::Deleting && !runs && !has(Bug::ClearedUnasked)
     }
 
@@ -132,9 +129,10 @@ impl Controller {
         let model = self.model();
         let Some(v) = model.volumes.get(name) else { return Ok(model) };
         let known = self.clearings.all().get(&(v.naa, v.place)).map(|c| c.over.clone());
-        if let Some(mut over) = known {
+        if let Some(over) = known {
             let over = over.wait_for(Option::is_some);
             tokio::select! {
+                biased;
                 _ = timeout(until.saturating_duration_since(Instant::now()), over) => {}
                 () = self.stopping.begun() => {}
             }

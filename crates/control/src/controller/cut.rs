@@ -62,14 +62,14 @@ impl Controller {
     /// Has a volume that a command has just made smaller cut, and waits for that a while. The caller does not hold `changes`.
     pub(super) async fn cut_soon(self: &Arc<Self>, name: &str) {
         let (me, name) = (self.clone(), name.to_string());
-        let cut = tokio::spawn(async move {
+        let cut = platform::spawn(async move {
             // It may have been begun already, as what is left to be cut.
             if !me.cut(&name).await {
                 me.cut_ends(&name).await;
             }
         });
         // It goes on without us.
-        drop(tokio::time::timeout(WAIT, cut).await);
+        drop(timeout(WAIT, cut).await);
     }
 
     /// Begins what is to be cut and not under way, each by itself.
@@ -79,7 +79,7 @@ impl Controller {
             let waits = self.cuts().next.get(&v.name).is_some_and(|t| Instant::now() < *t);
             if !waits && v.state == VolumeState::Ready && self.up().volumes.contains(&v.name) {
                 let (me, name) = (self.clone(), v.name.clone());
-                tokio::spawn(async move { me.cut(&name).await });
+                platform::spawn(async move { me.cut(&name).await });
             }
         }
     }
@@ -149,6 +149,10 @@ impl Controller {
             || v.state != VolumeState::Ready
             || !self.up().volumes.contains(name)
         {
+            return Ok(None);
+        }
+        // Hosts may see more of it yet.
+        if self.up().behind.contains_key(&format!("volume/{name}")) {
             return Ok(None);
         }
         self.check_open(&v.pool)?;

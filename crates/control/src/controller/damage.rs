@@ -9,11 +9,12 @@ use crate::error::{Code, Result};
 use crate::live::{DamageLive, DamageOf, Fault, PoolDeviceLive, PoolLive, ScrubLive};
 use crate::model::{Model, PoolId};
 use crate::planted::{Bug, has};
+use crate::platform::{Instant, timeout};
 use crate::store::MetaStore;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// So many damaged copies and failed reads of a device, since a scrub found nothing on it, are a fault of its pool.
 const DOUBTFUL: u64 = 10;
@@ -389,7 +390,7 @@ impl Controller {
             let changed = self.damage().unsaved(&self.model(), &live.pools, None);
             self.save_damage(changed, None).await;
         };
-        if !has(Bug::LastUntold) && tokio::time::timeout(LAST, look).await.is_err() {
+        if !has(Bug::LastUntold) && timeout(LAST, look).await.is_err() {
             tracing::debug!("what was found damaged last is not known");
         }
     }
@@ -397,7 +398,7 @@ impl Controller {
     /// Keeps what was counted last: nothing counts any more.
     pub(super) async fn end_damage(&self) {
         let changed = self.damage().unsaved(&self.model(), &[], None);
-        drop(tokio::time::timeout(LAST, self.save_damage(changed, None)).await);
+        drop(timeout(LAST, self.save_damage(changed, None)).await);
     }
 
     async fn save_damage(&self, changed: BTreeMap<String, Vec<u8>>, now: Option<Instant>) {

@@ -107,13 +107,14 @@ impl Controller {
         }
         let me = self.clone();
         // It goes on to its end, whoever waits.
-        let round = tokio::spawn(async move {
+        let round = platform::spawn(async move {
             let _over = Declaring(&me);
             me.try_declared().await;
         });
         // A command that gives no key holds up nothing else.
         let done = tokio::select! {
-            done = tokio::time::timeout(longest, round) => done,
+            biased;
+            done = timeout(longest, round) => done,
             () = self.stopping.begun() => return,
         };
         if let Ok(Err(e)) = done {
@@ -125,7 +126,7 @@ impl Controller {
         let open = self.declared_open().clone();
         let mut keys = self.warm_each(&open);
         let longest = if has(Bug::AllWaitForKeys) { Duration::MAX } else { KEYS };
-        let _ = tokio::time::timeout(longest, keys.come()).await;
+        let _ = timeout(longest, keys.come()).await;
         let is_port = |i: &Item<'_>| matches!(i, Item::Target(_));
         let mut left: Vec<Item<'_>> = open.items().filter(|i| !is_port(i)).collect();
         loop {

@@ -3,11 +3,20 @@
 use super::clearing::{SOON, Space};
 use super::*;
 use crate::dataplane::Inside;
-use crate::model::{AdoptSpec, CloneSpec, DeviceFound, Pool, Volume, VolumeSpec, VolumeState};
+use crate::model::{AdoptSpec, CloneSpec, Cut, DeviceFound, Pool, Volume, VolumeSpec, VolumeState};
 
 /// How to be rid of a volume whose pool is not up.
 fn gone_for_good(e: Error, pool: &str) -> Error {
     e.hint(format!("if pool `{pool}` is gone for good, `weir pool delete {pool}` forgets both"))
+}
+
+/// A volume of this configuration's own making that a command makes.
+fn made(command: &Command) -> Option<&String> {
+    match command {
+        Command::CreateVolume(VolumeSpec { name, .. })
+        | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => Some(name),
+        _ => None,
+    }
 }
 
 impl Controller {
@@ -255,7 +264,7 @@ impl Controller {
 
     /// Records that hosts see the size of a volume, if that was to be seen. Only then may anything be cut off one that was made
     /// smaller: what is refused is in force for as long as it cannot be taken back, and a start must not carry it out.
-    async fn record_size(&self, name: &str) -> Result<Arc<Model>> {
+    pub(super) async fn record_size(&self, name: &str) -> Result<Arc<Model>> {
         let model = self.model();
         let volume = model.volume(name)?;
         if !volume.is_size_unrecorded() {
@@ -375,6 +384,23 @@ impl Controller {
         let present = self.model();
         let mut back = Model::clone(&old);
         back.revision = present.revision + 1;
+        // What was made of it goes as what a deleted one has: also when that fails at first, and after an end in the midst of it.
+        if let Some(v) = made(&command).and_then(|name| present.volumes.get(name))
+            && !has(Bug::MadeIsForgotten)
+        {
+            let gone = Volume { state: VolumeState::Deleting, ..v.clone() };
+            back.volumes.insert(v.name.clone(), gone);
+        }
+        // Hosts may have seen the size, and written: what was gained goes as what is cut off, before others get it.
+        if let Command::PatchVolume { name, .. } = &command
+            && let (Some(v), Some(is)) = (back.volumes.get_mut(name), present.volumes.get(name))
+            && is.size > v.size
+            && v.cut.is_none()
+            && !has(Bug::GainedIsForgotten)
+        {
+            v.cut = Some(Cut { from: is.size, open: false });
+            v.layout = is.layout.clone();
+        }
         // It may have been in effect, in part or for long.
         if !has(Bug::UndoneIsUnknown) {
             self.note_taken(&present, &back).await?;
@@ -405,6 +431,14 @@ impl Controller {
                 self.plane_stop(&present.pool_of(found.id)?.name).await.map(drop)
             }
             Command::PatchPool { name, .. } => self.plane_start(back.pool(name)?).await.map(drop),
+            Command::CreateVolume(VolumeSpec { name, .. })
+            | Command::CloneVolume { spec: CloneSpec { name, .. }, .. }
+                if back.volumes.contains_key(name) =>
+            {
+                // It tells by itself what is in the way.
+                drop(self.finish_deletion(name, Instant::now() + SOON).await);
+                Ok(())
+            }
             Command::CreateVolume(VolumeSpec { name, .. })
             | Command::AdoptVolume { spec: AdoptSpec { name, .. }, .. }
             | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => {

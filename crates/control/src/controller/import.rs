@@ -117,7 +117,7 @@ impl Controller {
             if users.is_empty() {
                 return Ok(());
             }
-            tokio::time::sleep(mappings::PAUSE).await;
+            sleep(mappings::PAUSE).await;
         }
         let (host, volume) = users.first().cloned().unwrap_or_default();
         let more = match users.len() {

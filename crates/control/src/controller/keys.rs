@@ -4,7 +4,6 @@ use super::*;
 use crate::dataplane::Work;
 use crate::declare::Item;
 use crate::model::{KeySource, RekeySpec, Volume, VolumeSpec, VolumeState};
-use tokio::task::JoinSet;
 
 fn source(spec: &VolumeSpec) -> Option<&KeySource> {
     spec.form.encryption.as_ref().map(|e| &e.key)

@@ -4,12 +4,12 @@ use crate::error::{Code, Error, Result};
 use crate::live::LiveStatus;
 use crate::model::{InitiatorPort, MapSpec, Model, Naa};
 use crate::planted::{Bug, has};
+use crate::platform::Instant;
 use crate::store::MetaStore;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How long a host may be away and still have the disks that it had: as long as Linux keeps them (`dev_loss_tmo`).
 pub(super) const AWAY: Duration = Duration::from_secs(600);

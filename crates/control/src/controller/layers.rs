@@ -84,7 +84,7 @@ impl Controller {
         let trial = LayerTrial { node, forced };
         self.plane.hold_layers(was, &is, pool, &trial).await?;
         let mut commit = std::pin::pin!(self.commit(&old, new));
-        match tokio::time::timeout(COMMIT, &mut commit).await {
+        match timeout(COMMIT, &mut commit).await {
             Ok(Ok(_)) => {}
             Ok(Err(e)) => {
                 self.plane.decide_layers(was, &is, pool, false).await?;

@@ -7,9 +7,9 @@ use crate::error::{Code, Error, Result};
 use crate::live::LiveStatus;
 use crate::model::{Command, InitiatorPort, Model};
 use crate::planted::{Bug, has};
+use crate::platform::{Instant, sleep};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How often it is looked whether a host has gone that was about to, and how far apart.
 pub(super) const LOOKS: u32 = 20;
@@ -97,7 +97,7 @@ impl Controller {
             if let Some(now) = done.await? {
                 return Ok(now);
             }
-            tokio::time::sleep(PAUSE).await;
+            sleep(PAUSE).await;
         }
         Err(may_be_used(&host, &volume).because("it is logged in"))
     }

@@ -414,10 +414,10 @@ impl Controller {
             }
         };
         let mut commit = std::pin::pin!(self.commit(&old, new));
-        match tokio::time::timeout(COMMIT, &mut commit).await {
+        match timeout(COMMIT, &mut commit).await {
             Ok(Ok(now)) => {
                 // What would be taken over from the devices has to be there before hosts write to the new place only.
-                let carried = tokio::time::timeout(COMMIT, self.put_records()).await.is_ok()
+                let carried = timeout(COMMIT, self.put_records()).await.is_ok()
                     && self.moved_is_carried(&now, name).is_ok();
                 let decision = if carried { Decision::Moved } else { Decision::Doubtful };
                 self.plane.decide_migration(name, decision).await?;
@@ -579,6 +579,6 @@ pub(super) async fn migration_loop(controller: std::sync::Weak<Controller>) {
         c.drive_migrations().await;
         c.drive_cuts();
         drop(c);
-        tokio::time::sleep(LOOK).await;
+        sleep(LOOK).await;
     }
 }

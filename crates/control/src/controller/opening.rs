@@ -4,8 +4,6 @@ use super::*;
 use crate::dataplane::{Inside, LastState};
 use crate::model::{DeviceFound, DeviceSpec, Pool};
 use tokio::sync::OwnedMutexGuard;
-use tokio::task::JoinHandle;
-use tokio::time::{timeout, timeout_at};
 
 /// How long pools may take to open before everything else goes on without them. Hosts are told meanwhile that their volumes are
 /// becoming ready.
@@ -114,7 +112,7 @@ impl Controller {
             {
                 tracing::error!("what is to be up: {e}");
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -198,7 +196,7 @@ impl Controller {
         let refused = lock(&self.opening.refused).get(&pool.name).copied();
         let samples = |since: Instant| since.elapsed().as_millis() / self.every.as_millis().max(1);
         let without = refused.and_then(|since| self.stopped.of(pool, samples(since)));
-        let task = tokio::spawn(async move {
+        let task = platform::spawn(async move {
             let _turn = turn.await;
             plane.start_pool(&of, without).await
         });
@@ -236,7 +234,7 @@ impl Controller {
             let Some(mut o) = lock(&self.opening.all).remove(&name) else { continue };
             // One of before has had its time, and commands wait meanwhile.
             let until = if before.contains(&name) { Instant::now() } else { until };
-            match timeout_at(until.into(), &mut o.task).await {
+            match timeout_at(until, &mut o.task).await {
                 Ok(done) => {
                     // What it had written by then nobody knows.
                     let code = match has(Bug::BrokenOffIsNone) {
@@ -284,10 +282,7 @@ impl Controller {
     }
 
     /// Gives openings until `until` to come to their ends. Gives the pools that may be open by now, and what is said of the others.
-    pub(super) async fn end_openings(
-        &self,
-        until: tokio::time::Instant,
-    ) -> (BTreeSet<String>, Vec<String>) {
+    pub(super) async fn end_openings(&self, until: Instant) -> (BTreeSet<String>, Vec<String>) {
         let all = std::mem::take(&mut *lock(&self.opening.all));
         let (mut open, mut left) = (lock(&self.opening.unknown).clone(), Vec::new());
         for (name, mut o) in all {

@@ -2,8 +2,8 @@
 
 use super::Controller;
 use crate::live::{Pace, PoolLive, ScrubLive};
+use crate::platform::Instant;
 use std::sync::PoisonError;
-use std::time::Instant;
 
 /// Bytes of a block of a protected pool.
 const BLOCK: u64 = 4096;

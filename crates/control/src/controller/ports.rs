@@ -56,14 +56,40 @@ pub(super) fn moved(model: &Model, declared: &[TargetSpec]) -> BTreeSet<String> 
 
 impl Controller {
     pub(super) async fn start_target(&self, model: &Model, name: &str) -> Result<()> {
-        let listening = self.plane.start_target(model.target(name)?).await?;
+        let listening = match self.plane.start_target(model.target(name)?).await {
+            Ok(listening) => listening,
+            Err(e) => {
+                self.may_listen(name);
+                return Err(e);
+            }
+        };
         let list: Vec<String> = listening.iter().map(ToString::to_string).collect();
         tracing::info!("target `{name}` listens on {}", list.join(", "));
         let mut up = self.up();
         up.held.remove(name);
+        up.strays.remove(name);
         up.targets.insert(name.to_string());
         up.faults.remove(&format!("target/{name}"));
         Ok(())
+    }
+
+    /// A target port could not be started or stopped: it may listen, and does not count as one that does.
+    pub(super) fn may_listen(&self, name: &str) {
+        let mut up = self.up();
+        up.targets.remove(name);
+        if !has(Bug::RefusedListens) {
+            up.strays.insert(name.to_string());
+        }
+    }
+
+    /// Stops target ports that may listen, and are not to.
+    pub(super) async fn stop_strays(&self, model: &Model) {
+        let strays: Vec<String> = self.up().strays.iter().cloned().collect();
+        for name in strays.iter().filter(|name| !model.targets.contains_key(*name)) {
+            if self.plane.stop_target(name).await.is_ok() {
+                self.up().strays.remove(name);
+            }
+        }
     }
 
     /// What can be done of target ports: those that do not stand in each other's way, and of those that are new, or come to

@@ -77,6 +77,6 @@ pub(super) async fn sample_loop(controller: std::sync::Weak<Controller>) {
         }
         let every = c.every;
         drop(c);
-        tokio::time::sleep(every).await;
+        sleep(every).await;
     }
 }

@@ -4,8 +4,6 @@
 use super::take_down::being_stopped;
 use super::*;
 use crate::live::Starting;
-use std::time::SystemTime;
-use tokio::sync::watch;
 
 /// How long a command waits for the end of the start. Most starts take less.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -23,10 +21,9 @@ pub(super) struct Start {
 
 impl Start {
     fn new(declared: Desired) -> Start {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Start {
             begun: Instant::now(),
-            since_ms: since.as_millis() as u64,
+            since_ms: platform::calendar().as_millis() as u64,
             declared,
             work: Mutex::default(),
             over: watch::Sender::new(false),
@@ -98,7 +95,11 @@ impl Controller {
         Self::open_on(store, data_dir, plane, key_commands, declared, stopping).await
     }
 
-    async fn open_on(
+    /// The same on a store that is open already.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    pub async fn open_on(
         store: MetaStore,
         data_dir: &Path,
         plane: Arc<dyn DataPlane>,
@@ -139,7 +140,7 @@ impl Controller {
         plane.attach(Hooks { reservations, events: events.clone(), keys: keys.clone() });
         // When the stop begins, whatever else is waited for then, the start included.
         let (begun, ports) = (stopping.begun(), Arc::downgrade(&plane));
-        tokio::spawn(async move {
+        platform::spawn(async move {
             begun.await;
             if let Some(ports) = ports.upgrade() {
                 take_down::let_nobody_in(&*ports);
@@ -188,14 +189,14 @@ impl Controller {
     /// It broke off.
     pub async fn come_up(self: &Arc<Self>) -> Result<()> {
         self.bring_up_first().await?;
-        tokio::spawn(sampling::sample_loop(Arc::downgrade(self)));
-        tokio::spawn(migrate::migration_loop(Arc::downgrade(self)));
+        platform::spawn(sampling::sample_loop(Arc::downgrade(self)));
+        platform::spawn(migrate::migration_loop(Arc::downgrade(self)));
         Ok(())
     }
 
     /// The start is over: what is configured and declared is in effect, or a fault. Commands that have waited for that go on.
     pub fn started(&self) {
-        self.start.over.send_replace(true);
+        self.start.over.send(true);
     }
 
     /// Waits until the start is over.
@@ -203,13 +204,13 @@ impl Controller {
     /// # Errors
     /// [`Code::Starting`]: that takes long.
     pub async fn after_start(&self) -> Result<()> {
-        let mut over = self.start.over.subscribe();
+        let over = self.start.over.subscribe();
         tokio::select! {
             biased;
             // The sender is there as long as the controller.
             _ = over.wait_for(|over| *over || has(Bug::CommandsWhileStarting)) => Ok(()),
             () = self.stopping.begun() => Err(being_stopped()),
-            () = tokio::time::sleep(PATIENCE) => Err(not_over(self.start_work())),
+            () = sleep(PATIENCE) => Err(not_over(self.start_work())),
         }
     }
 
@@ -224,7 +225,7 @@ impl Controller {
 
     /// What the start waits for, if it is not over.
     pub(super) fn starting(&self, model: &Model) -> Option<Starting> {
-        if *self.start.over.borrow() {
+        if self.start.over.look(|over| *over) {
             return None;
         }
         let up = self.up();

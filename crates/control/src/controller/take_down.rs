@@ -8,8 +8,6 @@ use super::*;
 use crate::dataplane::LastState;
 use crate::stopping::Stopping;
 use tokio::sync::MutexGuard as Turn;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
 
 /// Until when target ports may end, from the begin of the stop. The data plane parts from hosts that stand still before.
 const PORTS: Duration = Duration::from_secs(10);
@@ -141,6 +139,9 @@ impl Controller {
         {
             left.push(format!("a change that was refused is not taken back, and counts: {e}"));
         }
+        if one.is_ok() && !has(Bug::SizesUnrecorded) {
+            left.extend(self.record_sizes(begun + CHANGES).await);
+        }
         // What that change has brought up goes as well.
         let more = self.end_ports((Instant::now() + PORTS).min(begun + PORTS_AGAIN)).await;
         for port in ports.into_iter().chain(more) {
@@ -164,17 +165,38 @@ impl Controller {
             .hint("it is as after a kill: the next start takes it up, and nothing acknowledged is lost"))
     }
 
+    /// Records sizes that hosts see and that could not be recorded before. Gives which cannot be yet.
+    async fn record_sizes(&self, until: Instant) -> Left {
+        let model = self.model();
+        let mut left = Left::new();
+        for v in model.volumes.values().filter(|v| v.is_size_unrecorded()) {
+            let name = &v.name;
+            let seen = self.up().volumes.contains(name) && self.closed(&v.pool).is_none();
+            if seen
+                && self.owed().is_none()
+                && let Err(e) = in_time(until, self.record_size(name)).await
+            {
+                left.push(format!("the size of volume `{name}` is not recorded: {e}"));
+            }
+        }
+        left
+    }
+
     /// Ends all target ports.
     async fn end_ports(self: &Arc<Self>, until: Instant) -> Left {
         let mut all = JoinSet::new();
-        for name in std::mem::take(&mut self.up().targets) {
+        let mut names = std::mem::take(&mut self.up().targets);
+        names.append(&mut self.up().strays);
+        for name in names {
             let me = self.clone();
             all.spawn(async move {
                 let ended = in_time(until, me.plane.stop_target(&name)).await;
                 ended.map_err(|e| format!("target port `{name}`: {e}"))
             });
         }
-        all.join_all().await.into_iter().filter_map(Result::err).collect()
+        let broken = |e: platform::Broken| Err(format!("a target port: {e}"));
+        let all = all.join_all().await.into_iter();
+        all.filter_map(|ended| ended.unwrap_or_else(broken).err()).collect()
     }
 
     /// From here on nothing is started. Gives what is open. `all`: a change is under way that may open any volume.
@@ -233,7 +255,7 @@ impl Controller {
                 };
                 match has(Bug::PoolsInTurn) {
                     true => left.extend(close.await.why_not()),
-                    false => drop(all.spawn(close)),
+                    false => all.spawn(close),
                 }
             }
             let Some(closed) = all.join_next().await else { break };

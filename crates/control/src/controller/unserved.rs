@@ -89,6 +89,8 @@ impl Controller {
                 || model.targets.keys().any(|t| up.is_about_to_listen(t))
         };
         let told_only = has(Bug::OpenedWithoutVolumes) || has(Bug::ClosedForGood);
-        !up.faults.is_empty() || !told_only && waits()
+        !up.faults.is_empty()
+            || up.strays.iter().any(|t| !model.targets.contains_key(t))
+            || !told_only && waits()
     }
 }

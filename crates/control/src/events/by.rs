@@ -1,7 +1,7 @@
 //! Who asked for what is under way.
 
+use crate::platform::{self, JoinHandle};
 use std::sync::Arc;
-use tokio::task::JoinHandle;
 
 /// Nobody asked for it: the daemon does it by itself.
 pub const ITSELF: &str = "weir";
@@ -26,7 +26,7 @@ where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     if crate::planted::has(crate::planted::Bug::NobodyAsked) {
-        return tokio::spawn(work);
+        return platform::spawn(work);
     }
-    tokio::spawn(BY.scope(whom(), work))
+    platform::spawn(BY.scope(whom(), work))
 }

@@ -5,6 +5,7 @@
 
 use super::{Event, Inner, KEPT};
 use crate::error::{Code, Error};
+use crate::platform::watch;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
 
 /// The file in the data directory.
 pub const FILE: &str = "events.log";
@@ -183,7 +183,7 @@ impl Writer {
                 Some((file, len)) => append(file, len, &text)?,
             });
             self.last = last.seq;
-            journal.written.send_replace(last.seq);
+            journal.written.send(last.seq);
         }
     }
 

@@ -9,13 +9,13 @@ pub use journal::FILE;
 
 use crate::error::Error;
 use crate::planted::{Bug, has};
+use crate::platform::{calendar, timeout, watch};
 use journal::Journal;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::watch;
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// Events that are kept; older ones are forgotten.
@@ -156,8 +156,7 @@ impl EventLog {
         // end in order as well: the run after that one may have had no disk.
         if !kept.events.is_empty() && !has(Bug::NumbersAgain) {
             // No run has a thousand events a second all the time.
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            kept.last = kept.last.max(now.as_millis() as u64);
+            kept.last = kept.last.max(calendar().as_millis() as u64);
         }
         let log = EventLog(Arc::new(Inner::new(kept)));
         let (journal, rung) = Journal::new(dir, patience);
@@ -181,9 +180,9 @@ impl EventLog {
     /// Waits until all that has been published is on disk, if that is so in this time.
     pub async fn written(&self, patience: Duration) -> bool {
         let Some(journal) = self.0.journal.get() else { return false };
-        let last = *self.0.newest.borrow();
-        let mut written = journal.written.subscribe();
-        tokio::time::timeout(patience, written.wait_for(|n| *n >= last)).await.is_ok()
+        let last = self.0.newest.look(|n| *n);
+        let written = journal.written.subscribe();
+        timeout(patience, written.wait_for(|n| *n >= last)).await.is_ok()
     }
 
     /// Adds an event, of the one that the present task works for. Never blocks.
@@ -203,7 +202,6 @@ impl EventLog {
     }
 
     fn add(&self, kind: &str, object: &str, text: &str, progress: Option<Progress>, by: &str) {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let by = by.to_string();
         let is_end = |n: &usize| text.is_char_boundary(*n);
         let end = (0..=text.len().min(LONGEST)).rev().find(is_end).unwrap_or(0);
@@ -211,9 +209,9 @@ impl EventLog {
         let (kind, object) = (kind.to_string(), object.to_string());
         {
             let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let (seq, time_ms) = (kept.last + 1, time.as_millis() as u64);
+            let (seq, time_ms) = (kept.last + 1, calendar().as_millis() as u64);
             kept.push(Event { seq, time_ms, kind, object, text, by, progress });
-            self.0.newest.send_replace(seq);
+            self.0.newest.send(seq);
         }
         if let Some(journal) = self.0.journal.get() {
             journal.ring();
@@ -227,14 +225,14 @@ impl EventLog {
 
     /// As [`after`](Self::after), but waits up to `wait` for the first event when there is none.
     pub async fn wait_after(&self, after: u64, limit: usize, wait: Duration) -> EventPage {
-        let mut newest = self.0.newest.subscribe();
+        let newest = self.0.newest.subscribe();
         let page = self.after(after, limit);
         if !page.events.is_empty() || wait.is_zero() {
             return page;
         }
         let known = page.next;
         // Neither a time-out nor the end of the log is an error here: the answer is an empty page.
-        drop(tokio::time::timeout(wait, newest.wait_for(|n| *n > known)).await);
+        drop(timeout(wait, newest.wait_for(|n| *n > known)).await);
         self.after(after, limit)
     }
 }

@@ -13,17 +13,16 @@ pub use seal::{MASTER, Master};
 
 use crate::error::{Code, Error, Result};
 use crate::model::{Encryption, KeySource, Naa, SealedKey};
+use crate::platform::{Instant, entropy, sleep, spawn, spawn_blocking, timeout_at, watch};
 use material::Material;
 use seal::Unsealed;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 /// How long a key that a command gave is good for others who want it.
@@ -61,14 +60,13 @@ fn unavailable(source: &KeySource, why: impl std::fmt::Display) -> Error {
 
 fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>> {
     let mut bytes = Zeroizing::new([0; N]);
-    File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut *bytes))
+    entropy(&mut *bytes)
         .map_err(|e| Error::new(Code::IoError, "no random bits for a new key").because(e))?;
     Ok(bytes)
 }
 
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(f).await {
+    match spawn_blocking(f).await {
         Ok(r) => r,
         Err(e) => Err(Error::new(Code::Internal, "work on a key broke off").because(e)),
     }
@@ -84,9 +82,9 @@ async fn answer(
     asked: (Instant, watch::Receiver<Answer>),
     patience: Duration,
 ) -> Result<Arc<Material>> {
-    let (began, mut answer) = asked;
-    let known = async { answer.wait_for(Option::is_some).await.ok().and_then(|a| a.clone()) };
-    match tokio::time::timeout_at(began + patience, known).await {
+    let (began, answer) = asked;
+    let known = async { answer.wait_for(Option::is_some).await.ok().flatten() };
+    match timeout_at(began + patience, known).await {
         Ok(Some(a)) => a,
         Ok(None) => Err(unavailable(source, "the command broke off").hint("try again")),
         Err(_) => {
@@ -127,7 +125,7 @@ impl KeyRing {
     ) -> (Instant, watch::Receiver<Answer>) {
         let mut all = lock(&self.asked);
         if let Some(a) = all.get(source) {
-            let runs = a.answer.borrow().is_none();
+            let runs = a.answer.look(Option::is_none);
             if runs || !anew {
                 return (a.began, a.answer.clone());
             }
@@ -137,12 +135,12 @@ impl KeyRing {
         let asked = Asked { began, answer: heard.clone() };
         all.insert(source.clone(), asked);
         let (ring, source, line) = (self.asked.clone(), source.clone(), line.to_string());
-        tokio::spawn(async move {
+        spawn(async move {
             let found = fetch::command(&source, &line).await.map(Arc::new);
             let fresh = if found.is_ok() { FRESH } else { FRESH_REFUSAL };
             // Nobody may be waiting any more.
-            let _ = tell.send(Some(found));
-            tokio::time::sleep(fresh).await;
+            tell.send(Some(found));
+            sleep(fresh).await;
             let mut all = lock(&ring);
             if all.get(&source).is_some_and(|a| a.began == began) {
                 all.remove(&source);

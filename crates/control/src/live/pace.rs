@@ -1,8 +1,9 @@
 //! How fast what takes long goes on, and when it will be done: from what was seen of it in the last seconds.
 
+use crate::platform::Instant;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// Over how long a pace is measured.

@@ -7,6 +7,7 @@
 use super::{BLOBS, META, OBJECTS, SCHEMA, damage, open_error};
 use crate::error::{Code, Error, Result};
 use crate::planted::{Bug, has};
+use crate::platform::Instant;
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction,
 };
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a write may take before that is told.
 const SLOW: Duration = Duration::from_secs(5);

@@ -10,9 +10,9 @@ use super::{MetaStore, Table};
 use crate::error::{Code, Error, Result};
 use crate::model::{Model, PoolId, Stamp};
 use crate::planted::{Bug, has};
+use crate::platform;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 
 /// From so many lives on those that no pool bears are forgotten.
 const MANY: usize = if cfg!(test) { 16 } else { 1024 };
@@ -47,8 +47,7 @@ pub(super) struct Identity {
 /// So many random hexadecimal digits.
 pub(super) fn random(bytes: usize) -> Result<String> {
     let mut b = vec![0; bytes];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut b))
+    platform::entropy(&mut b)
         .map_err(|e| Error::new(Code::IoError, "no random bits for a new identity").because(e))?;
     Ok(b.iter().map(|b| format!("{b:02x}")).collect())
 }

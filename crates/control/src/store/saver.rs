@@ -5,11 +5,14 @@
 
 use super::{MetaStore, RESERVATIONS};
 use crate::error::{Code, Error, Result};
+use crate::platform;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use tokio::sync::mpsc::error::SendError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Called on the saver's thread when the bytes are durable, or with the reason why they are not.
+/// Called by the saver when the bytes are durable, or with the reason why they are not.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 struct Job {
@@ -25,7 +28,7 @@ const BATCH: usize = 256;
 #[derive(Clone)]
 pub struct ReservationStore {
     store: Arc<MetaStore>,
-    jobs: mpsc::Sender<Job>,
+    jobs: UnboundedSender<Job>,
 }
 
 impl fmt::Debug for ReservationStore {
@@ -35,13 +38,25 @@ impl fmt::Debug for ReservationStore {
 }
 
 impl ReservationStore {
-    /// Starts the saver's thread. It ends when the last clone is dropped and its work is done.
+    /// Starts the saver: a thread, or a task where nothing blocks. It ends when the last clone is dropped and its work is done.
     pub fn start(store: Arc<MetaStore>) -> Result<ReservationStore> {
-        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (jobs, mut inbox) = unbounded_channel::<Job>();
         let to = store.clone();
+        if platform::is_simulated() {
+            platform::spawn(async move {
+                while let Some(first) = inbox.recv().await {
+                    save(&to, first, &mut inbox);
+                }
+            });
+            return Ok(ReservationStore { store, jobs });
+        }
         std::thread::Builder::new()
             .name("weir-reservations".into())
-            .spawn(move || run(&to, &inbox))
+            .spawn(move || {
+                while let Some(first) = inbox.blocking_recv() {
+                    save(&to, first, &mut inbox);
+                }
+            })
             .map_err(|e| Error::new(Code::IoError, "no thread for reservations").because(e))?;
         Ok(ReservationStore { store, jobs })
     }
@@ -50,7 +65,7 @@ impl ReservationStore {
     /// once. Of several saves for one volume the one handed over last wins.
     pub fn save(&self, volume: &str, bytes: Vec<u8>, done: Done) {
         let job = Job { volume: volume.to_string(), bytes, done };
-        if let Err(mpsc::SendError(job)) = self.jobs.send(job) {
+        if let Err(SendError(job)) = self.jobs.send(job) {
             // Not from here: the caller may hold what is needed to be told.
             std::thread::spawn(move || {
                 (job.done)(Err(Error::new(Code::Internal, "the saver of reservations has ended")));
@@ -64,21 +79,20 @@ impl ReservationStore {
     }
 }
 
-fn run(store: &MetaStore, inbox: &mpsc::Receiver<Job>) {
-    while let Ok(first) = inbox.recv() {
-        let mut batch = vec![first];
-        while batch.len() < BATCH
-            && let Ok(job) = inbox.try_recv()
-        {
-            batch.push(job);
-        }
-        let mut latest: BTreeMap<String, &[u8]> = BTreeMap::new();
-        for job in &batch {
-            latest.insert(format!("{RESERVATIONS}{}", job.volume), &job.bytes);
-        }
-        let outcome = store.put_blobs(latest.iter().map(|(k, v)| (k.as_str(), *v)));
-        for job in batch {
-            (job.done)(outcome.clone());
-        }
+/// Saves one, and what has come meanwhile, in one transaction.
+fn save(store: &MetaStore, first: Job, inbox: &mut UnboundedReceiver<Job>) {
+    let mut batch = vec![first];
+    while batch.len() < BATCH
+        && let Ok(job) = inbox.try_recv()
+    {
+        batch.push(job);
+    }
+    let mut latest: BTreeMap<String, &[u8]> = BTreeMap::new();
+    for job in &batch {
+        latest.insert(format!("{RESERVATIONS}{}", job.volume), &job.bytes);
+    }
+    let outcome = store.put_blobs(latest.iter().map(|(k, v)| (k.as_str(), *v)));
+    for job in batch {
+        (job.done)(outcome.clone());
     }
 }

@@ -42,3 +42,4 @@ mod stale_place;
 mod starting;
 mod stops;
 mod support;
+mod undone;
