@@ -7,6 +7,7 @@ mod doors;
 mod fabric;
 mod hosts;
 mod migrate;
+mod node;
 mod reactor;
 mod scene;
 mod srp;
@@ -81,6 +82,12 @@ pub const SUITES: &[Suite] = &[
         about: "volumes that move under I/O, through faults of both sides, cancels, failed commits and crashes",
         planted: false,
         run: migrate::run,
+    },
+    Suite {
+        name: "node",
+        about: "a node's control plane through kills in the midst of changes, calls that fail, bad devices and a full disk",
+        planted: false,
+        run: node::run,
     },
     Suite {
         name: "canary-fabric",

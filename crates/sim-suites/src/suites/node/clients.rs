@@ -1,0 +1,202 @@
+//! Who changes the configuration, each its own objects, and what of it must be there.
+
+use super::medium::BLOCK;
+use std::collections::{BTreeMap, BTreeSet};
+use weir_base::Prng;
+use weir_control::model::{
+    Command, DeviceKind, DeviceSpec, HostPatch, HostSpec, MapSpec, Model, PoolSpec, TargetSpec,
+    VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+};
+
+/// What a client's objects are: all that it can tell of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Want {
+    /// Pool, size and whether hosts may only read.
+    pub(super) volumes: BTreeMap<String, (String, u64, bool)>,
+    hosts: BTreeMap<String, BTreeSet<String>>,
+    maps: BTreeSet<(String, String)>,
+    targets: BTreeMap<String, Vec<String>>,
+    pub(super) pools: BTreeMap<String, usize>,
+}
+
+impl Want {
+    /// What a configuration has of client `k`.
+    pub(super) fn of(model: &Model, k: usize) -> Want {
+        let own = |name: &str| name.ends_with(&format!("-{k}"));
+        let mut w = Want::default();
+        for v in model.volumes.values().filter(|v| own(&v.name)) {
+            if v.state != VolumeState::Deleting {
+                w.volumes.insert(v.name.clone(), (v.pool.clone(), v.size, v.read_only));
+            }
+        }
+        for h in model.hosts.values().filter(|h| own(&h.name)) {
+            let ports = h.ports.iter().map(ToString::to_string).collect();
+            w.hosts.insert(h.name.clone(), ports);
+        }
+        for m in model.maps.iter().filter(|m| own(&m.host)) {
+            w.maps.insert((m.host.clone(), m.volume.clone()));
+        }
+        for t in model.targets.values().filter(|t| own(&t.name)) {
+            w.targets.insert(t.name.clone(), t.listen.clone());
+        }
+        for p in model.pools.values().filter(|p| own(&p.name)) {
+            w.pools.insert(p.name.clone(), p.devices.len());
+        }
+        w
+    }
+}
+
+impl Want {
+    /// The same, but for volumes that have their former sizes: that they have others could not be recorded, and was told.
+    pub(super) fn with_sizes_of(&self, found: &Want, former: &BTreeMap<String, u64>) -> Want {
+        let mut w = self.clone();
+        for (name, v) in &mut w.volumes {
+            let size = found.volumes.get(name).map(|v| v.1);
+            if size.is_some() && size.as_ref() == former.get(name) {
+                v.1 = size.unwrap_or_default();
+            }
+        }
+        w
+    }
+}
+
+pub(super) fn pool(name: &str, devices: usize, raid: Option<&str>, size: u64) -> PoolSpec {
+    let devices = (0..devices).map(|n| device(name, n, size)).collect();
+    let raid = raid.and_then(|r| serde_json::from_value(r.into()).ok());
+    PoolSpec { name: name.into(), devices, raid, overwrite: Default::default(), memory: None }
+}
+
+fn device(pool: &str, n: usize, size: u64) -> DeviceSpec {
+    let path = Some(format!("/sim/{pool}.{n}"));
+    DeviceSpec { kind: DeviceKind::File, path, size: Some(size) }
+}
+
+fn target(name: &str, listen: String) -> TargetSpec {
+    TargetSpec {
+        name: name.into(),
+        listen: vec![listen],
+        protocol: Default::default(),
+        transport: Default::default(),
+        id_ext: None,
+        ioc_guid: None,
+        channels: None,
+        cores: Vec::new(),
+        crc: Default::default(),
+    }
+}
+
+fn one<'a, T>(rng: &mut Prng, all: impl ExactSizeIterator<Item = T> + 'a) -> Option<T> {
+    let n = all.len() as u64;
+    (n > 0).then(|| rng.below(n) as usize).and_then(|i| { all }.nth(i))
+}
+
+/// The next command of client `k`, and what is there when it has been done.
+pub(super) fn next(k: usize, was: &Want, rng: &mut Prng) -> Option<(Command, Want)> {
+    let mut is = was.clone();
+    let n = rng.below(3);
+    let name = |what: &str| format!("{what}{n}-{k}");
+    let volume = one(rng, was.volumes.keys()).cloned();
+    let host = one(rng, was.hosts.keys()).cloned();
+    let size = rng.between(1, 6) * BLOCK;
+    let command = match rng.below(16) {
+        0..=3 => {
+            let own = format!("q0-{k}");
+            let pool = match rng.below(5) {
+                0 if was.pools.contains_key(&own) => own,
+                n => format!("p{}", n % 2),
+            };
+            is.volumes.insert(name("v"), (pool.clone(), size, false));
+            let mut spec = VolumeSpec::new(name("v"), &pool, size);
+            if pool == "p0" {
+                spec.kind = Some(VolumeKind::Concat);
+                if rng.chance(1, 2) {
+                    (spec.kind, spec.chunk) = (Some(VolumeKind::Stripe), Some(BLOCK));
+                }
+            }
+            Command::CreateVolume(spec)
+        }
+        4 | 5 => {
+            let name = volume?;
+            is.volumes.remove(&name);
+            Command::DeleteVolume { name }
+        }
+        6..=8 => {
+            let name = volume?;
+            let v = is.volumes.get_mut(&name)?;
+            let patch = match rng.chance(1, 3) {
+                true => {
+                    v.2 = !v.2;
+                    VolumePatch { read_only: Some(v.2), ..VolumePatch::default() }
+                }
+                false => {
+                    v.1 = size;
+                    let allow_shrink = true;
+                    VolumePatch { size: Some(size), allow_shrink, ..VolumePatch::default() }
+                }
+            };
+            Command::PatchVolume { name, patch }
+        }
+        9 => {
+            let port = format!("{:x}:{:x}", k + 1, n + 1);
+            let ports = [port.parse().ok()?];
+            is.hosts.insert(name("h"), ports.iter().map(ToString::to_string).collect());
+            let spec = HostSpec { name: name("h"), ports: ports.into(), ..HostSpec::default() };
+            Command::CreateHost(spec)
+        }
+        10 => {
+            let name = host?;
+            let port = format!("{:x}:{:x}", k + 1, rng.between(10, 15)).parse().ok()?;
+            let ports = is.hosts.get_mut(&name)?;
+            let mut patch = HostPatch::default();
+            match ports.insert(format!("{port}")) {
+                true => patch.add_ports.push(port),
+                false => {
+                    ports.remove(&format!("{port}"));
+                    patch.remove_ports.push(port);
+                }
+            }
+            Command::PatchHost { name, patch }
+        }
+        11 => {
+            let name = host?;
+            is.hosts.remove(&name);
+            Command::DeleteHost { name }
+        }
+        12 => {
+            let (host, volume) = (host?, volume?);
+            is.maps.insert((host.clone(), volume.clone()));
+            Command::CreateMap(MapSpec { host, volume, lun: None })
+        }
+        13 => {
+            let (host, volume) = one(rng, was.maps.iter())?.clone();
+            is.maps.remove(&(host.clone(), volume.clone()));
+            Command::DeleteMap { host, volume }
+        }
+        14 => match one(rng, was.targets.keys()).cloned() {
+            Some(name) if rng.chance(1, 2) => {
+                is.targets.remove(&name);
+                Command::DeleteTarget { name }
+            }
+            _ => {
+                let listen = format!("127.0.0.1:{}", 5000 + k * 100 + rng.below(4) as usize);
+                is.targets.insert(name("t"), vec![listen.clone()]);
+                Command::PutTarget(target(&name("t"), listen))
+            }
+        },
+        _ => {
+            let name = format!("q0-{k}");
+            match was.pools.contains_key(&name) {
+                true => {
+                    is.pools.remove(&name);
+                    Command::DeletePool { name }
+                }
+                false => {
+                    let raid = Some("1");
+                    is.pools.insert(name.clone(), 2);
+                    Command::CreatePool(pool(&name, 2, raid, 64 * BLOCK))
+                }
+            }
+        }
+    };
+    Some((command, is))
+}
