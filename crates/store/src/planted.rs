@@ -95,6 +95,10 @@ weir_base::planted_bugs! {
     UnreadHoldsAll,
     /// A device that went its own way forgets that before the others know that it misses everything.
     WipedUntold,
+    /// What a wipe that was cut off has left of a device's own history is believed.
+    CutOffBelieved,
+    /// A wipe is stopped while a power cut may bring back a part of the superblocks.
+    WipedPerhaps,
     /// A removed device that was there, and is not at a start, counts as lost.
     LateStaysLost,
     /// A device that is filled and does not give back a block is waited for, whatever else it gives.
@@ -341,6 +345,8 @@ impl Bug {
         Bug::EchoAwaited,
         Bug::LateStaysLost,
         Bug::WipedUntold,
+        Bug::CutOffBelieved,
+        Bug::WipedPerhaps,
         Bug::HeldMoves,
         Bug::LetGoStands,
         Bug::UnreadHoldsAll,

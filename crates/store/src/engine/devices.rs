@@ -57,7 +57,11 @@ impl Inner {
         for area in 0..2 {
             self.wipe(d, d.layout.superblock(area, 0), SUPER_SLOTS).await?;
         }
-        // Here it may be stopped. Superblocks of one area without those of the other would say that there was nothing newer.
+        // Here it may be stopped. Superblocks of one area without those of the other would say that there was nothing newer, also
+        // after a power cut.
+        if d.wiping.get() && !has(Bug::WipedPerhaps) {
+            d.flush(self.options.deadline).await?;
+        }
         for at in (0..d.layout.log_pages).step_by(PIECE as usize) {
             if d.wiping.get() && !self.upkeep_is_wanted() && !has(Bug::StillAsked) {
                 return Err(IoError::Aborted);
@@ -151,6 +155,10 @@ impl Inner {
         if (d.foreign.get() || newest.is_none_or(is_older)) && !has(Bug::OldImageTrusted) {
             d.since.set(0);
         }
+        // A wipe may have been cut off, and what it has left looks as if it were the pool's own. Nothing is believed of what misses
+        // everything.
+        let misses_all = d.since.get() == 0 && !has(Bug::CutOffBelieved);
+        d.foreign.set(d.foreign.get() || misses_all);
         d.failed.set(None);
         d.flushes.forget();
         Ok(())
