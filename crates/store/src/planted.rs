@@ -97,6 +97,8 @@ weir_base::planted_bugs! {
     WipedUntold,
     /// What a wipe that was cut off has left of a device's own history is believed.
     CutOffBelieved,
+    /// Nothing on a disk is believed as the one that had its number went its own way.
+    ForeignByNumber,
     /// A wipe is stopped while a power cut may bring back a part of the superblocks.
     WipedPerhaps,
     /// A removed device that was there, and is not at a start, counts as lost.
@@ -347,6 +349,7 @@ impl Bug {
         Bug::WipedUntold,
         Bug::CutOffBelieved,
         Bug::WipedPerhaps,
+        Bug::ForeignByNumber,
         Bug::HeldMoves,
         Bug::LetGoStands,
         Bug::UnreadHoldsAll,

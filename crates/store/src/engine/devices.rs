@@ -625,8 +625,9 @@ impl Pool {
             let d = Device::new(n, &old.member(), label.layout, Some(disk));
             d.written_off.set(false);
             d.remap.replace(old.remap.borrow().clone());
-            // What is left after a wipe that was stopped says nothing.
-            d.foreign.set(foreign || old.foreign.get());
+            // That another disk in its place went its own way says nothing of this one. After a wipe that was stopped `since` is 0,
+            // and nothing is believed.
+            d.foreign.set(foreign || has(Bug::ForeignByNumber) && old.foreign.get());
             d.held.set(held);
             // Who asked for another disk did not ask for this one to lose what it has.
             d.asked.set(has(Bug::AskedByNumber) && old.asked.get());
