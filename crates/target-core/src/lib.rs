@@ -20,6 +20,7 @@ mod counts;
 mod execute;
 mod fence;
 mod gate;
+mod known;
 mod linger;
 mod losses;
 mod media;

@@ -110,10 +110,8 @@ impl Target {
     /// The address cannot be listened on.
     pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
         let shared = self.0.clone();
-        // Those of the present reactor: each has all, and they outlive the port.
-        let units = self.local_port().map(|p| p.units.clone()).unwrap_or_default();
         spread::listen(&self.0.spread, provider, addr, move |incoming| {
-            login(shared.clone(), units.clone(), incoming)
+            login(shared.clone(), incoming)
         })
     }
 
@@ -210,19 +208,16 @@ impl Target {
 }
 
 /// A login comes to nothing after it has joined its nexus, which may be over by that: then the units forget it.
-pub(crate) fn give_up(shared: &TargetShared, units: &Units, name: &NexusName) {
+pub(crate) fn give_up(shared: &TargetShared, name: &NexusName) {
     if let Some(nexus) = shared.nexuses.give_up(name) {
-        forget(units, nexus);
+        forget(shared, nexus);
     }
 }
 
 /// The last channel of a nexus is gone.
-pub(crate) fn forget(units: &Units, nexus: Nexus) {
-    if has(Bug::NexusStays) {
-        return;
-    }
-    for u in units.all() {
-        u.shared().nexus_lost(nexus);
+pub(crate) fn forget(shared: &TargetShared, nexus: Nexus) {
+    if !has(Bug::NexusStays) {
+        shared.access.nexus_lost(nexus);
     }
 }
 
@@ -238,7 +233,7 @@ fn refuse(
 }
 
 /// Judges a login, ends older channels where it says so, and hands it to the reactor that will serve it.
-async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn Incoming>) {
+async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     let form = if incoming.native_cm() { Form::IbCm } else { Form::RdmaCm };
     let request = match LoginRequest::decode(incoming.private_data(), form) {
         Ok(r) => r,
@@ -280,7 +275,7 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         shared.nexuses.terminate_wait(&name, false);
         // Commands of these would begin after the answer.
         if are_unaware() && !has(Bug::UnawareGoOn) || is_over() {
-            give_up(&shared, &units, &name);
+            give_up(&shared, &name);
             return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
@@ -288,13 +283,14 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     if alone && !(joined.others.is_empty() && has(Bug::JoiningHold)) {
         // What they had reserved is free from here on, but for units of which a device has writes of theirs yet. So it is if all
         // that is left of them is a channel that is being set up.
-        joined.old.iter().for_each(|n| forget(&units, *n));
+        let over = joined.old.iter().filter(|_| !has(Bug::NexusStays));
+        over.for_each(|n| shared.access.nexus_over(*n));
     }
     let (most, map) = (shared.config.max_channels, shared.access.map());
     // Its own channels that it has ended do not count any more: they may be those of before a crash.
     let seat = shared.spread.admit(most, &request.initiator.0, &map);
     let Some(seat) = seat.filter(|_| !shared.nexuses.is_crowded(&name, most)) else {
-        give_up(&shared, &units, &name);
+        give_up(&shared, &name);
         return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
     };
     let reactors = shared.spread.reactors();
@@ -324,9 +320,9 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         Ok(true) => {}
         // The port has ended meanwhile.
         Ok(false) if has(Bug::StoppedKeepsNexuses) => {}
-        Ok(false) | Err(None) => give_up(&shared, &units, &joined),
+        Ok(false) | Err(None) => give_up(&shared, &joined),
         Err(Some(Login { incoming, .. })) => {
-            give_up(&shared, &units, &joined);
+            give_up(&shared, &joined);
             refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }
     }

@@ -1,9 +1,10 @@
 //! A reactor of the port that something holds up, and logins that need it.
 
+use crate::again::{RESERVE, status};
 use crate::common::on_reactor;
 use crate::peer::Peer;
 use crate::second::{Second, until};
-use crate::target::{HOST, Served, config, medium, serve};
+use crate::target::{HOST, Served, config, medium, serve, side};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::{FabricError, Provider};
@@ -75,6 +76,42 @@ fn a_login_is_refused_while_a_channel_that_it_ends_does_not_know_of_it() {
         assert!(new.is_some(), "there is nothing to wait for any more");
         drop((old, new));
         until("the channels end", || t.target.nexuses().is_empty()).await;
+        second.end().await;
+    });
+}
+
+/// A unit comes to one reactor after the other. The last channel of a host ends where it has not come yet; an earlier one has reserved
+/// it elsewhere.
+#[test]
+fn a_unit_that_has_not_come_to_the_last_channel_s_reactor_forgets_the_host() {
+    on_reactor(|p| async move {
+        let m = medium(1 << 20);
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &m);
+        let second = Second::start(&t).await;
+        let there = Peer::enter(&p, &t, 0).await;
+        assert!(t.target.local_channels().is_empty(), "the second reactor has it");
+        let here = Peer::enter(&p, &t, 0).await;
+        assert_eq!(t.target.local_channels().len(), 1);
+        here.attention().await;
+        assert_eq!(status(&here, 1, &RESERVE).await, 0);
+        drop(here);
+        until("its first channel ends", || t.target.nexuses()[0].channels == 1).await;
+        drop(there);
+        until("its last channel ends", || t.target.nexuses().is_empty()).await;
+        let unit = t.unit.clone();
+        second
+            .has(move |units, pool, done| {
+                units.insert(side(unit, &m, pool));
+                done.send(()).unwrap();
+            })
+            .await;
+        t.access.touch();
+        let other = Peer::enter_as(&p, &t, PortId::new(8, 1), 0).await.expect("it is let in");
+        other.attention().await;
+        assert_eq!(status(&other, 1, &RESERVE).await, 0, "a host that is gone has it");
+        assert_eq!(t.unit.with(|s| s.nexuses().count()), 1);
+        drop(other);
+        until("the nexuses end", || t.target.nexuses().is_empty()).await;
         second.end().await;
     });
 }

@@ -170,6 +170,13 @@ impl Served {
     }
 }
 
+/// Another reactor's side of a unit.
+pub(crate) fn side(shared: Arc<UnitShared>, medium: &Medium, pool: &BufPool) -> Rc<Unit> {
+    let g = geometry(medium, false);
+    let disk = Disk { medium: medium.clone(), mood: Rc::default(), g };
+    Unit::new(shared, Rc::new(disk), pool.clone(), 1 << 20)
+}
+
 fn geometry(medium: &Medium, volatile_cache: bool) -> Geometry {
     Geometry {
         len: medium.lock().unwrap().len() as u64,
