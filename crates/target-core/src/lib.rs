@@ -20,6 +20,7 @@ mod counts;
 mod execute;
 mod fence;
 mod gate;
+mod keeping;
 mod known;
 mod linger;
 mod losses;

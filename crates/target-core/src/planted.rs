@@ -67,6 +67,8 @@ weir_base::planted_bugs! {
     GivenUpIsHeard,
     /// A nexus that is lost is forgotten by the units of the reactor of its last channel only.
     ForgottenHere,
+    /// A host is told of reservations while its former life is about to change them.
+    KeptUnseen,
     /// What a host has left of a flush is not waited for by its next one.
     FlushesLeft,
 }
@@ -102,6 +104,7 @@ impl Bug {
         Bug::AnyIsHeard,
         Bug::GivenUpIsHeard,
         Bug::ForgottenHere,
+        Bug::KeptUnseen,
         Bug::FlushesLeft,
     ];
 }
