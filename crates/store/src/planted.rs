@@ -99,6 +99,8 @@ weir_base::planted_bugs! {
     CutOffBelieved,
     /// Nothing on a disk is believed as the one that had its number went its own way.
     ForeignByNumber,
+    /// That slabs go to a device, so that the pool can grow, is said to be stopped, and is not.
+    StoppedGoesOn,
     /// A wipe is stopped while a power cut may bring back a part of the superblocks.
     WipedPerhaps,
     /// A removed device that was there, and is not at a start, counts as lost.
@@ -350,6 +352,7 @@ impl Bug {
         Bug::CutOffBelieved,
         Bug::WipedPerhaps,
         Bug::ForeignByNumber,
+        Bug::StoppedGoesOn,
         Bug::HeldMoves,
         Bug::LetGoStands,
         Bug::UnreadHoldsAll,

@@ -5,7 +5,7 @@ use super::device::Device;
 use super::find::history;
 use super::labels::{label_within, superblocks};
 use super::rebuild::no_room;
-use super::upkeep::BATCH;
+use super::upkeep::{BATCH, Work};
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::BLOCK;
 use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
@@ -496,12 +496,21 @@ impl Pool {
     /// where it is), or not brought back until [`resync`](Pool::resync) is called.
     ///
     /// # Errors
-    /// There is no such device, nothing is being done about it, or the pool cannot be written.
+    /// There is no such device, nothing is being done about it but what makes the pool grow, or the pool cannot be written.
     pub async fn cancel(&self, number: u16) -> StoreResult {
         self.change(move |i| async move {
             let d = i.member(number)?;
-            let mine = i.upkeep.progress().is_some_and(|p| p.device == number);
+            let work = i.upkeep.progress().filter(|p| p.device == number).map(|p| p.work);
+            // It would be begun again at once.
+            let grows = work == Some(Work::Balance) && !has(Bug::StoppedGoesOn);
+            let mine = work.is_some() && !grows;
             let waiting = d.state.get() == MemberState::Out && !d.held.get();
+            if !d.draining.get() && !mine && !waiting && grows {
+                return refused(format!(
+                    "device {number} gets slabs of others, so that the pool can grow: that is not stopped. \
+                     Drain the device if it is to have none"
+                ));
+            }
             if !d.draining.get() && !mine && !waiting {
                 return refused(format!("nothing is being done about device {number}"));
             }
