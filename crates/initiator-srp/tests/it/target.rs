@@ -173,9 +173,14 @@ impl Served {
 }
 
 /// Another reactor's side of a unit.
-pub(crate) fn side(shared: Arc<UnitShared>, medium: &Medium, pool: &BufPool) -> Rc<Unit> {
+pub(crate) fn side(
+    shared: Arc<UnitShared>,
+    medium: &Medium,
+    pool: &BufPool,
+    mood: Rc<Mood>,
+) -> Rc<Unit> {
     let g = geometry(medium, false);
-    let disk = Disk { medium: medium.clone(), mood: Rc::default(), g };
+    let disk = Disk { medium: medium.clone(), mood, g };
     Unit::new(shared, Rc::new(disk), pool.clone(), 1 << 20)
 }
 
