@@ -95,6 +95,14 @@ weir_base::planted_bugs! {
     UnreadHoldsAll,
     /// A device that went its own way forgets that before the others know that it misses everything.
     WipedUntold,
+    /// What a wipe that was cut off has left of a device's own history is believed.
+    CutOffBelieved,
+    /// Nothing on a disk is believed as the one that had its number went its own way.
+    ForeignByNumber,
+    /// That slabs go to a device, so that the pool can grow, is said to be stopped, and is not.
+    StoppedGoesOn,
+    /// A wipe is stopped while a power cut may bring back a part of the superblocks.
+    WipedPerhaps,
     /// A removed device that was there, and is not at a start, counts as lost.
     LateStaysLost,
     /// A device that is filled and does not give back a block is waited for, whatever else it gives.
@@ -341,6 +349,10 @@ impl Bug {
         Bug::EchoAwaited,
         Bug::LateStaysLost,
         Bug::WipedUntold,
+        Bug::CutOffBelieved,
+        Bug::WipedPerhaps,
+        Bug::ForeignByNumber,
+        Bug::StoppedGoesOn,
         Bug::HeldMoves,
         Bug::LetGoStands,
         Bug::UnreadHoldsAll,

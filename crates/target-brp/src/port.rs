@@ -13,7 +13,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
 use weir_mem::{BufPool, Census, Shares, Slice};
-use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{
     Completion, CompletionQueue, TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task,
 };
@@ -219,13 +218,7 @@ impl Port {
     /// Takes a channel off the table of sessions.
     pub(crate) fn forget(&self, channel: &Placed) {
         if let Some(nexus) = self.shared.sessions.leave(channel) {
-            self.nexus_lost(nexus);
-        }
-    }
-
-    fn nexus_lost(&self, nexus: Nexus) {
-        for u in self.units.all() {
-            u.shared().nexus_lost(nexus);
+            self.shared.access.nexus_lost(nexus);
         }
     }
 
@@ -309,7 +302,8 @@ impl Port {
         }
         if self.shared.spread.stops() {
             // Logins that were under way have held them.
-            self.shared.sessions.end_all().into_iter().for_each(|n| self.nexus_lost(n));
+            let all = self.shared.sessions.end_all();
+            all.into_iter().for_each(|n| self.shared.access.nexus_lost(n));
         }
         self.dirty.take();
         for number in 0..self.receives.len() as u32 {

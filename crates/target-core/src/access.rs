@@ -1,5 +1,6 @@
 //! Which initiator port sees which volumes under which logical unit numbers (S0: isolation of hosts).
 
+use crate::known::Known;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -111,12 +112,14 @@ impl AccessMap {
 pub struct Access {
     map: Mutex<Arc<AccessMap>>,
     generation: AtomicU64,
+    pub(crate) known: Known,
 }
 
 impl Access {
     /// With a first map.
     pub fn new(map: AccessMap) -> Self {
-        Access { map: Mutex::new(Arc::new(map)), generation: AtomicU64::new(1) }
+        let map = Mutex::new(Arc::new(map));
+        Access { map, generation: AtomicU64::new(1), known: Known::default() }
     }
 
     /// Changes with every change of the map or of the units behind it.

@@ -135,7 +135,7 @@ impl Attachment {
             let known = known.inspect(|(_, a)| a.belongs_to(&writer));
             let attached = known.map(|(_, a)| a.clone()).unwrap_or_else(|| {
                 changed = true;
-                self.attach(unit)
+                self.attach(access, unit)
             });
             new.push((lun, attached));
         }
@@ -164,13 +164,16 @@ impl Attachment {
         *self.absent.borrow_mut() = absent;
     }
 
-    fn attach(&self, unit: Rc<Unit>) -> Rc<Attached> {
+    fn attach(&self, access: &Access, unit: Rc<Unit>) -> Rc<Attached> {
         unit.shared.parting().remove(&self.nexus);
         let (generation, geometry, fast) = unit.shared.with(|s| {
             match s.ports_of(self.nexus) {
                 // Every unit is made with the port identifiers of all front ends; an unknown one would
                 // only make its commands fail.
-                None => drop(s.nexus_added(self.nexus, self.transport.clone(), self.target_port)),
+                None => {
+                    access.known.add(self.nexus, &unit.shared);
+                    let _ = s.nexus_added(self.nexus, self.transport.clone(), self.target_port);
+                }
                 // Another reactor has made the nexus known already. It must be the same one: reservations are kept
                 // and taken by this number.
                 Some(who) => {

@@ -335,6 +335,9 @@ impl Pass {
             out.abort_tasks_of = self.reserve_out(nexus, c, &list, t).await?;
             return Ok(());
         }
+        if matches!(c, ControlCommand::PersistentReserveIn { .. }) {
+            self.wait_for_keeping(t).await?;
+        }
         let turn = match c {
             ControlCommand::Reserve6 | ControlCommand::Release6 => {
                 Some(self.turn_to_reserve(nexus, c, t).await?)
@@ -395,7 +398,7 @@ impl Pass {
         t: &T,
     ) -> Result<Vec<Nexus>, Failure> {
         let shared = &self.unit.shared;
-        // Both until it is in force, or given up.
+        // All three until it is in force, or given up.
         let (_turn, _inside, planned) = loop {
             let (turn, inside) = self.turn_to_reserve(nexus, c, t).await?;
             let planned = shared.with(|s| s.plan_reserve_out(nexus, c, list))?;
@@ -406,7 +409,9 @@ impl Pass {
             drop((turn, inside));
             self.wait_for_lingering(t).await?;
         };
-        if let Some((revision, state)) = planned.to_keep()
+        let to_keep = planned.to_keep();
+        let _kept = to_keep.as_ref().map(|_| self.begin_to_keep());
+        if let Some((revision, state)) = to_keep
             && !self.persist(revision, state).await
         {
             let (revision, state) = shared.with(|s| s.drop_plan(&planned));

@@ -20,6 +20,8 @@ mod counts;
 mod execute;
 mod fence;
 mod gate;
+mod keeping;
+mod known;
 mod linger;
 mod losses;
 mod media;

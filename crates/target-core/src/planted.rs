@@ -65,6 +65,10 @@ weir_base::planted_bugs! {
     AnyIsHeard,
     /// So does an answer to what the host has given up.
     GivenUpIsHeard,
+    /// A nexus that is lost is forgotten by the units of the reactor of its last channel only.
+    ForgottenHere,
+    /// A host is told of reservations while its former life is about to change them.
+    KeptUnseen,
     /// What a host has left of a flush is not waited for by its next one.
     FlushesLeft,
 }
@@ -72,7 +76,7 @@ weir_base::planted_bugs! {
 impl Bug {
     /// Those that tests look for: hosts of no suite preempt and abort a key of their own, the judge of doors does not demand
     /// what a command may have taken that ended without a word, and two preemptors beside a slow device, or one of a host that
-    /// has just come back, are rare. Hosts of no suite come back beside
+    /// has just come back, are rare. Units of suites come to all reactors at once. Hosts of no suite come back beside
     /// what they have lost, or by another port. Volumes that are mapped and not there are the control plane's, and so
     /// are hosts that are deleted.
     pub const TESTS: &[Bug] = &[
@@ -99,6 +103,8 @@ impl Bug {
         Bug::LostAnswerTells,
         Bug::AnyIsHeard,
         Bug::GivenUpIsHeard,
+        Bug::ForgottenHere,
+        Bug::KeptUnseen,
         Bug::FlushesLeft,
     ];
 }

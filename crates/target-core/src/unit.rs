@@ -2,6 +2,7 @@
 
 use crate::fence::User;
 use crate::gate::{Gate, SharedGate};
+use crate::keeping::Keeping;
 use crate::linger::Lingering;
 use crate::losses::Losses;
 use crate::members::{self, Members};
@@ -44,6 +45,7 @@ pub struct UnitShared {
     pub(crate) members: Members,
     /// Changes of persistent reservations.
     pub(crate) reserving: Turns,
+    pub(crate) keeping: Keeping,
     /// Of whom I/O is under way whose channels or connections have ended.
     pub(crate) lingering: Mutex<Vec<Lingering>>,
     /// Nexuses that the access map has taken the unit from, until their commands have ended.
@@ -63,6 +65,7 @@ impl UnitShared {
             gate: SharedGate::default(),
             members: Members::default(),
             reserving: Turns::default(),
+            keeping: Keeping::default(),
             lingering: Mutex::default(),
             parting: Mutex::default(),
             losses: Losses::default(),

@@ -82,7 +82,7 @@ impl Channel {
         let peer = incoming.peer();
         let lose = |port: &Port, name: &NexusName| {
             if port.has_joined(name) {
-                target::give_up(&port.shared, &port.units, name);
+                target::give_up(&port.shared, name);
             }
         };
         // RESOURCE WAIT: receives for all credits granted, and one for the answer to our own request.
@@ -224,7 +224,7 @@ impl Channel {
     fn leave_nexus(&self) {
         let me = ChannelRef { reactor: weir_reactor::current_id(), channel: self.id };
         if let Some(n) = self.port.shared.nexuses.detach(&self.name, me) {
-            target::forget(&self.port.units, n);
+            target::forget(&self.port.shared, n);
         }
     }
 

@@ -26,6 +26,7 @@ mod bdt;
 mod channel;
 mod config;
 mod dma;
+mod ending;
 mod events;
 mod nexus;
 pub mod planted;

@@ -51,6 +51,8 @@ weir_base::planted_bugs! {
     LostResetNever,
     /// A reset that is over ends the reservation of RESERVE(6) though a later one has not ended its holder's tasks.
     ResetsAlike,
+    /// What the channels that a login has ended had reserved stays theirs if that was refused.
+    RefusedFreesNothing,
     /// A reset is answered though the reservation of RESERVE(6) that it was to end is there until a later one is over.
     OutlivedIsDone,
 }
@@ -77,5 +79,6 @@ impl Bug {
         Bug::LostResetNever,
         Bug::ResetsAlike,
         Bug::OutlivedIsDone,
+        Bug::RefusedFreesNothing,
     ];
 }

@@ -303,7 +303,7 @@ impl Port {
         // The fabric may take long to give them up, and their nexuses may hold units reserved.
         if !has(Bug::StoppedKeepsNexuses) {
             let joining = self.joining.take();
-            joining.iter().for_each(|name| target::give_up(&self.shared, &self.units, name));
+            joining.iter().for_each(|name| target::give_up(&self.shared, name));
         }
         for r in self.requests.take() {
             r.end();

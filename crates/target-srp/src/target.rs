@@ -2,12 +2,12 @@
 
 use crate::channel::Login;
 use crate::config::TargetConfig;
-use crate::nexus::{ChannelRef, NexusName, Nexuses};
+use crate::ending::terminate;
+use crate::nexus::{NexusName, Nexuses};
 use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_base::{MILLIS, Nanos};
 use weir_fabric::{FabricError, Incoming, Provider};
 use weir_mem::BufPool;
@@ -16,7 +16,7 @@ use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::policy::MultiChannel;
 use weir_proto_srp::{Form, LoginReject, LoginRequest, PortId, RejectReason, Tag, evaluate};
-use weir_reactor::{now, sleep, spawn_task};
+use weir_reactor::{now, sleep};
 use weir_target_core::{Access, Counts, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share.
@@ -110,10 +110,8 @@ impl Target {
     /// The address cannot be listened on.
     pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
         let shared = self.0.clone();
-        // Those of the present reactor: each has all, and they outlive the port.
-        let units = self.local_port().map(|p| p.units.clone()).unwrap_or_default();
         spread::listen(&self.0.spread, provider, addr, move |incoming| {
-            login(shared.clone(), units.clone(), incoming)
+            login(shared.clone(), incoming)
         })
     }
 
@@ -210,20 +208,24 @@ impl Target {
 }
 
 /// A login comes to nothing after it has joined its nexus, which may be over by that: then the units forget it.
-pub(crate) fn give_up(shared: &TargetShared, units: &Units, name: &NexusName) {
+pub(crate) fn give_up(shared: &TargetShared, name: &NexusName) {
     if let Some(nexus) = shared.nexuses.give_up(name) {
-        forget(units, nexus);
+        forget(shared, nexus);
     }
 }
 
 /// The last channel of a nexus is gone.
-pub(crate) fn forget(units: &Units, nexus: Nexus) {
-    if has(Bug::NexusStays) {
-        return;
+pub(crate) fn forget(shared: &TargetShared, nexus: Nexus) {
+    if !has(Bug::NexusStays) {
+        shared.access.nexus_lost(nexus);
     }
-    for u in units.all() {
-        u.shared().nexus_lost(nexus);
-    }
+}
+
+/// Nexuses are over, whose channels see nothing any more: what they had reserved is free, but for units of which a device has writes
+/// of theirs yet.
+pub(crate) fn over(shared: &TargetShared, former: &[Nexus]) {
+    let former = former.iter().filter(|_| !has(Bug::NexusStays));
+    former.for_each(|n| shared.access.nexus_over(*n));
 }
 
 fn refuse(
@@ -238,7 +240,7 @@ fn refuse(
 }
 
 /// Judges a login, ends older channels where it says so, and hands it to the reactor that will serve it.
-async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn Incoming>) {
+async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     let form = if incoming.native_cm() { Form::IbCm } else { Form::RdmaCm };
     let request = match LoginRequest::decode(incoming.private_data(), form) {
         Ok(r) => r,
@@ -265,8 +267,8 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     if alone && !joined.others.is_empty() {
         shared.nexuses.terminate_wait(&name, true);
         let until = now() + shared.config.terminate_timeout;
-        let unaware = terminate(&shared, &joined.others);
-        let are_unaware = || unaware.load(Ordering::Acquire) > 0;
+        let ending = terminate(&shared, &joined.others, joined.old.clone());
+        let are_unaware = || ending.are_unaware();
         let are_there =
             || !has(Bug::OldChannelsStay) && shared.nexuses.has_any(&name, &joined.others);
         let patient = || now() < until || has(Bug::LoginWaitsOnAndOn) && are_unaware();
@@ -280,7 +282,8 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         shared.nexuses.terminate_wait(&name, false);
         // Commands of these would begin after the answer.
         if are_unaware() && !has(Bug::UnawareGoOn) || is_over() {
-            give_up(&shared, &units, &name);
+            give_up(&shared, &name);
+            ending.refuse();
             return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
@@ -288,13 +291,13 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     if alone && !(joined.others.is_empty() && has(Bug::JoiningHold)) {
         // What they had reserved is free from here on, but for units of which a device has writes of theirs yet. So it is if all
         // that is left of them is a channel that is being set up.
-        joined.old.iter().for_each(|n| forget(&units, *n));
+        over(&shared, &joined.old);
     }
     let (most, map) = (shared.config.max_channels, shared.access.map());
     // Its own channels that it has ended do not count any more: they may be those of before a crash.
     let seat = shared.spread.admit(most, &request.initiator.0, &map);
     let Some(seat) = seat.filter(|_| !shared.nexuses.is_crowded(&name, most)) else {
-        give_up(&shared, &units, &name);
+        give_up(&shared, &name);
         return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
     };
     let reactors = shared.spread.reactors();
@@ -324,42 +327,10 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         Ok(true) => {}
         // The port has ended meanwhile.
         Ok(false) if has(Bug::StoppedKeepsNexuses) => {}
-        Ok(false) | Err(None) => give_up(&shared, &units, &joined),
+        Ok(false) | Err(None) => give_up(&shared, &joined),
         Err(Some(Login { incoming, .. })) => {
-            give_up(&shared, &units, &joined);
+            give_up(&shared, &joined);
             refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }
     }
-}
-
-/// A channel that is to end does not know of it yet. None of its commands that has not begun will have an effect when this is gone.
-struct Unaware(Arc<AtomicUsize>);
-
-impl Drop for Unaware {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
-}
-
-/// Begins to end channels wherever they live, side by side. Gives how many do not know of it yet.
-fn terminate(shared: &TargetShared, all: &[ChannelRef]) -> Arc<AtomicUsize> {
-    let count = Arc::new(AtomicUsize::new(all.len()));
-    let (target, reactors) = (shared.spread.id(), shared.spread.reactors());
-    for c in all.iter().copied() {
-        // A reactor that has ended has no channels.
-        let unaware = Unaware(count.clone());
-        let Some(there) = reactors.iter().find(|h| h.id() == c.reactor) else { continue };
-        there.run(move || {
-            spawn_task(async move {
-                let channel = Port::local(target)
-                    .and_then(|p| p.channels().into_iter().find(|x| x.id == c.channel));
-                if let Some(channel) = channel {
-                    let reason = Some(LogoutReason::MultiChannelAction);
-                    channel.close("a new login of its host ends it", reason);
-                }
-                drop(unaware);
-            });
-        });
-    }
-    count
 }

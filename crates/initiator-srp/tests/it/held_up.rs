@@ -1,14 +1,19 @@
 //! A reactor of the port that something holds up, and logins that need it.
 
+use crate::again::{RESERVE, status};
 use crate::common::on_reactor;
 use crate::peer::Peer;
 use crate::second::{Second, until};
-use crate::target::{HOST, Served, config, medium, serve};
+use crate::target::{HOST, Mood, Served, config, medium, serve, side};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::{FabricError, Provider};
+use weir_proto_scsi::initiator as build;
 use weir_proto_srp::PortId;
-use weir_reactor::{sleep, timeout};
+use weir_proto_srp::command_builder::BufferSpec;
+use weir_reactor::{sleep, spawn_task, timeout};
 use weir_target_srp::TargetConfig;
 
 /// The answer to a login, which has to come.
@@ -75,6 +80,93 @@ fn a_login_is_refused_while_a_channel_that_it_ends_does_not_know_of_it() {
         assert!(new.is_some(), "there is nothing to wait for any more");
         drop((old, new));
         until("the channels end", || t.target.nexuses().is_empty()).await;
+        second.end().await;
+    });
+}
+
+/// A unit comes to one reactor after the other. The last channel of a host ends where it has not come yet; an earlier one has reserved
+/// it elsewhere.
+#[test]
+fn a_unit_that_has_not_come_to_the_last_channel_s_reactor_forgets_the_host() {
+    on_reactor(|p| async move {
+        let m = medium(1 << 20);
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &m);
+        let second = Second::start(&t).await;
+        let there = Peer::enter(&p, &t, 0).await;
+        assert!(t.target.local_channels().is_empty(), "the second reactor has it");
+        let here = Peer::enter(&p, &t, 0).await;
+        assert_eq!(t.target.local_channels().len(), 1);
+        here.attention().await;
+        assert_eq!(status(&here, 1, &RESERVE).await, 0);
+        drop(here);
+        until("its first channel ends", || t.target.nexuses()[0].channels == 1).await;
+        drop(there);
+        until("its last channel ends", || t.target.nexuses().is_empty()).await;
+        let unit = t.unit.clone();
+        second
+            .has(move |units, pool, done| {
+                units.insert(side(unit, &m, pool, Rc::default()));
+                done.send(()).unwrap();
+            })
+            .await;
+        t.access.touch();
+        let other = Peer::enter_as(&p, &t, PortId::new(8, 1), 0).await.expect("it is let in");
+        other.attention().await;
+        assert_eq!(status(&other, 1, &RESERVE).await, 0, "a host that is gone has it");
+        assert_eq!(t.unit.with(|s| s.nexuses().count()), 1);
+        drop(other);
+        until("the nexuses end", || t.target.nexuses().is_empty()).await;
+        second.end().await;
+    });
+}
+
+/// A login was refused, as a channel that it was to end did not know of it. Its host does not come again. What it had reserved is free
+/// when that channel knows, though a device has a read of its yet.
+#[test]
+fn a_login_that_is_refused_frees_what_its_host_had_reserved() {
+    on_reactor(|p| async move {
+        let (t, m) = (port(&p), medium(1 << 20));
+        let second = Second::start(&t).await;
+        let (unit, goes_on) = (t.unit.clone(), Arc::new(AtomicBool::new(false)));
+        let ends = goes_on.clone();
+        second
+            .has(move |units, pool, done| {
+                let mood = Rc::<Mood>::default();
+                mood.stall.set(true);
+                units.insert(side(unit, &m, pool, mood.clone()));
+                spawn_task(async move {
+                    while !ends.load(Ordering::Relaxed) {
+                        sleep(MILLIS).await;
+                    }
+                    mood.stall.set(false);
+                });
+                done.send(()).unwrap();
+            })
+            .await;
+        let old = Peer::enter(&p, &t, 0).await;
+        assert!(t.target.local_channels().is_empty(), "the second reactor has it");
+        old.attention().await;
+        assert_eq!(status(&old, 1, &RESERVE).await, 0);
+        let other = Peer::enter_as(&p, &t, PortId::new(8, 1), 0).await.expect("it is let in");
+        assert_eq!(t.target.local_channels().len(), 1);
+        other.attention().await;
+        old.send(2, build::verify(0, 1, false).as_bytes(), BufferSpec::None);
+        assert!(timeout(SECONDS / 4, old.next()).await.is_err(), "the device has it");
+        let go_on = second.hold().await;
+        assert!(answer(Peer::enter_instead(&p, &t, HOST)).await.is_none());
+        assert_eq!(status(&other, 2, &RESERVE).await, 0x18, "its commands may begin yet");
+        drop(go_on);
+        let free = async {
+            while status(&other, 3, &RESERVE).await != 0 {
+                sleep(MILLIS).await;
+            }
+        };
+        let is_free = timeout(5 * SECONDS, free).await.is_ok();
+        assert_eq!(t.target.nexuses().len(), 2, "it does not wait for the device");
+        goes_on.store(true, Ordering::Relaxed);
+        assert!(is_free, "it stays reserved");
+        drop((old, other));
+        until("the nexuses end", || t.target.nexuses().is_empty()).await;
         second.end().await;
     });
 }

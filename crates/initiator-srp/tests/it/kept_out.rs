@@ -1,16 +1,19 @@
-//! Persistent reservations of a host that comes back, while a device has a write of its former life.
+//! Persistent reservations of a host that comes back, while a device has a write of its former life, or that has changed some.
 
 use crate::common::on_reactor;
 use crate::peer::{End, Peer};
-use crate::target::{BLOCK, HOST, Medium, Served, config, medium, serve};
+use crate::target::{BLOCK, HOST, Medium, Nature, Served, config, medium, serve, serve_as};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
-use weir_proto_scsi::cdb::PrOut;
+use weir_proto_scsi::cdb::{PrIn, PrOut};
 use weir_proto_scsi::initiator::{self as build, PrRegister};
 use weir_proto_scsi::pr::PrType;
 use weir_proto_srp::PortId;
+use weir_proto_srp::command_builder::BufferSpec;
 use weir_reactor::{sleep, timeout};
+use weir_target_core::ReservationStore;
 use weir_target_srp::TargetConfig;
 
 const KEY: u64 = 0xA;
@@ -101,4 +104,63 @@ fn another_host_preempts_beside_a_write_of_a_former_life() {
         t.mood.stuck.set(0);
         drop((new, other));
     });
+}
+
+type Done = Box<dyn FnOnce(bool) + Send>;
+
+/// Whoever waits for reservations to be durable.
+#[derive(Default)]
+struct Slow(Mutex<Vec<Done>>);
+
+impl ReservationStore for Slow {
+    fn save(&self, _: &str, _: u64, _: Vec<u8>, done: Done) {
+        self.0.lock().unwrap().push(done);
+    }
+}
+
+/// Its former life registers, which takes long to last, and comes into force or not. What it is told of reservations stays true.
+#[test]
+fn a_host_hears_of_reservations_when_those_that_its_former_life_changes_are_in_force() {
+    for is_kept in [true, false] {
+        on_reactor(move |p| async move {
+            let c = TargetConfig { terminate_timeout: 200 * MILLIS, ..config() };
+            let slow = Arc::new(Slow::default());
+            let nature = Nature { store: Some(slow.clone()), ..Nature::default() };
+            let t = serve_as(p.clone(), [("127.0.0.1:0", c)], &medium(1 << 20), nature).remove(0);
+            let old = Peer::enter(&p, &t, 0).await;
+            old.attention().await;
+            let other = Peer::enter_as(&p, &t, PortId::new(8, 2), 0).await.expect("it is let in");
+            other.attention().await;
+            let options = PrRegister { aptpl: true, ..PrRegister::default() };
+            let list = build::pr_out_list(0, KEY, &options);
+            let cdb = build::pr_out(PrOut::Register, None, list.len() as u32);
+            old.send(0, cdb.as_bytes(), Peer::immediate(&list));
+            while slow.0.lock().unwrap().is_empty() {
+                sleep(MILLIS).await;
+            }
+            let new = Peer::enter_instead(&p, &t, HOST).await.expect("it is let in");
+            new.attention().await;
+            let asks = |peer: &Peer| {
+                let cdb = build::pr_in(PrIn::ReadKeys, 8);
+                peer.send(0, cdb.as_bytes(), BufferSpec::None);
+            };
+            let revision = || t.unit.with(|s| s.reservation_revision());
+            let before = revision();
+            asks(&new);
+            let early = timeout(SECONDS / 4, new.next()).await;
+            assert!(early.is_err(), "it is told what was before");
+            // Others wait for nobody.
+            asks(&other);
+            assert_eq!(timeout(SECONDS, other.next()).await.expect("it waits"), GOOD);
+            assert_eq!(revision(), before);
+            let done = slow.0.lock().unwrap().remove(0);
+            done(is_kept);
+            assert_eq!(new.next().await, GOOD);
+            drop((old, new, other));
+            while !t.target.nexuses().is_empty() {
+                sleep(MILLIS).await;
+            }
+            t.port.check_idle().unwrap();
+        });
+    }
 }

@@ -3,7 +3,7 @@
 use crate::common::on_reactor;
 use crate::target::Served;
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 use weir_base::{MILLIS, SECONDS};
 use weir_mem::{BufPool, PoolConfig};
 use weir_reactor::{sleep, timeout};
@@ -19,30 +19,30 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     assert!(timeout(20 * SECONDS, wait).await.is_ok(), "{what}");
 }
 
+/// What it is to do, with its units and buffers.
+type Order = Box<dyn FnOnce(&Units, &BufPool) + Send>;
+
 /// The second reactor of a port, on a thread of its own, without a unit.
 pub(crate) struct Second {
-    orders: Sender<(Sender<()>, Receiver<()>)>,
+    orders: Sender<Order>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl Second {
     pub(crate) async fn start(t: &Served) -> Second {
-        let (orders, given) = channel::<(Sender<()>, Receiver<()>)>();
+        let (orders, given) = channel::<Order>();
         let (joined, ready) = channel();
         let target = t.target.clone();
         let thread = std::thread::spawn(move || {
             on_reactor(|p| async move {
                 let classes = vec![(4096, 64), (64 << 10, 4), (1 << 20, 1)];
                 let pool = BufPool::new(&PoolConfig { classes }).unwrap();
-                target.join(p, Rc::new(Units::default()), pool).unwrap();
+                let units = Rc::new(Units::default());
+                target.join(p, units.clone(), pool.clone()).unwrap();
                 joined.send(()).unwrap();
                 loop {
                     match given.try_recv() {
-                        Ok((stands, go_on)) => {
-                            stands.send(()).unwrap();
-                            // The whole thread waits.
-                            go_on.recv().ok();
-                        }
+                        Ok(order) => order(&units, &pool),
                         Err(TryRecvError::Empty) => sleep(MILLIS).await,
                         Err(TryRecvError::Disconnected) => break,
                     }
@@ -54,11 +54,25 @@ impl Second {
         Second { orders, thread }
     }
 
+    /// Has it do something, and waits until that says that it is done.
+    pub(crate) async fn has(
+        &self,
+        order: impl FnOnce(&Units, &BufPool, Sender<()>) + Send + 'static,
+    ) {
+        let (told, done) = channel();
+        self.orders.send(Box::new(move |units, pool| order(units, pool, told))).unwrap();
+        until("it is done", || done.try_recv().is_ok()).await;
+    }
+
     /// Holds it up until the sender is gone.
     pub(crate) async fn hold(&self) -> Sender<()> {
-        let ((told, stands), (go_on, waits)) = (channel(), channel());
-        self.orders.send((told, waits)).unwrap();
-        until("it stands still", || stands.try_recv().is_ok()).await;
+        let (go_on, waits) = channel::<()>();
+        self.has(move |_, _, stands| {
+            stands.send(()).unwrap();
+            // The whole thread waits.
+            waits.recv().ok();
+        })
+        .await;
         go_on
     }
 

@@ -11,7 +11,7 @@ use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_proto_scsi::lu::LuState;
 use weir_proto_srp::PortId;
 use weir_reactor::sleep;
-use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
+use weir_target_core::{Access, AccessMap, HostRule, ReservationStore, Unit, UnitShared, Units};
 use weir_target_srp::{Port, Target, TargetConfig};
 
 pub(crate) const BLOCK: usize = 512;
@@ -43,12 +43,14 @@ pub(crate) struct Mood {
 }
 
 /// What a target's unit is like.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Nature {
     /// Completed writes may be lost.
     pub(crate) volatile: bool,
     /// What the caches are of, if the target tells.
     pub(crate) power: Option<u64>,
+    /// Where its reservations are kept.
+    pub(crate) store: Option<Arc<dyn ReservationStore>>,
 }
 
 struct Disk {
@@ -170,6 +172,18 @@ impl Served {
     }
 }
 
+/// Another reactor's side of a unit.
+pub(crate) fn side(
+    shared: Arc<UnitShared>,
+    medium: &Medium,
+    pool: &BufPool,
+    mood: Rc<Mood>,
+) -> Rc<Unit> {
+    let g = geometry(medium, false);
+    let disk = Disk { medium: medium.clone(), mood, g };
+    Unit::new(shared, Rc::new(disk), pool.clone(), 1 << 20)
+}
+
 fn geometry(medium: &Medium, volatile_cache: bool) -> Geometry {
     Geometry {
         len: medium.lock().unwrap().len() as u64,
@@ -238,7 +252,7 @@ pub(crate) fn serve_as<'a>(
     );
     let mood = Rc::new(Mood::default());
     let disk = Disk { medium: medium.clone(), mood: mood.clone(), g };
-    let shared = UnitShared::new("v", lu, None);
+    let shared = UnitShared::new("v", lu, nature.store);
     units.insert(Unit::new(shared.clone(), Rc::new(disk), pool.clone(), 1 << 20));
     let serve = |(addr, config): (&str, TargetConfig)| {
         let target = Target::new(config, access.clone(), identity.clone(), 1);

@@ -221,7 +221,7 @@ fn a_queue_that_is_bound_to_a_unit_refuses_another() {
 
 /// A unit with a volatile cache, whose target tells `power`.
 fn volatile(lab: &Lab, power: Option<u64>) {
-    let nature = Nature { volatile: true, power };
+    let nature = Nature { volatile: true, power, store: None };
     let t = lab.target.enter(|| {
         let ports = [(lab.target.addr(PORT), lab.config.clone())];
         let ports = ports.iter().map(|(a, c)| (a.as_str(), c.clone()));

@@ -5,7 +5,7 @@ use super::device::Device;
 use super::find::history;
 use super::labels::{label_within, superblocks};
 use super::rebuild::no_room;
-use super::upkeep::BATCH;
+use super::upkeep::{BATCH, Work};
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::BLOCK;
 use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
@@ -57,7 +57,11 @@ impl Inner {
         for area in 0..2 {
             self.wipe(d, d.layout.superblock(area, 0), SUPER_SLOTS).await?;
         }
-        // Here it may be stopped. Superblocks of one area without those of the other would say that there was nothing newer.
+        // Here it may be stopped. Superblocks of one area without those of the other would say that there was nothing newer, also
+        // after a power cut.
+        if d.wiping.get() && !has(Bug::WipedPerhaps) {
+            d.flush(self.options.deadline).await?;
+        }
         for at in (0..d.layout.log_pages).step_by(PIECE as usize) {
             if d.wiping.get() && !self.upkeep_is_wanted() && !has(Bug::StillAsked) {
                 return Err(IoError::Aborted);
@@ -151,6 +155,10 @@ impl Inner {
         if (d.foreign.get() || newest.is_none_or(is_older)) && !has(Bug::OldImageTrusted) {
             d.since.set(0);
         }
+        // A wipe may have been cut off, and what it has left looks as if it were the pool's own. Nothing is believed of what misses
+        // everything.
+        let misses_all = d.since.get() == 0 && !has(Bug::CutOffBelieved);
+        d.foreign.set(d.foreign.get() || misses_all);
         d.failed.set(None);
         d.flushes.forget();
         Ok(())
@@ -488,12 +496,21 @@ impl Pool {
     /// where it is), or not brought back until [`resync`](Pool::resync) is called.
     ///
     /// # Errors
-    /// There is no such device, nothing is being done about it, or the pool cannot be written.
+    /// There is no such device, nothing is being done about it but what makes the pool grow, or the pool cannot be written.
     pub async fn cancel(&self, number: u16) -> StoreResult {
         self.change(move |i| async move {
             let d = i.member(number)?;
-            let mine = i.upkeep.progress().is_some_and(|p| p.device == number);
+            let work = i.upkeep.progress().filter(|p| p.device == number).map(|p| p.work);
+            // It would be begun again at once.
+            let grows = work == Some(Work::Balance) && !has(Bug::StoppedGoesOn);
+            let mine = work.is_some() && !grows;
             let waiting = d.state.get() == MemberState::Out && !d.held.get();
+            if !d.draining.get() && !mine && !waiting && grows {
+                return refused(format!(
+                    "device {number} gets slabs of others, so that the pool can grow: that is not stopped. \
+                     Drain the device if it is to have none"
+                ));
+            }
             if !d.draining.get() && !mine && !waiting {
                 return refused(format!("nothing is being done about device {number}"));
             }
@@ -617,8 +634,9 @@ impl Pool {
             let d = Device::new(n, &old.member(), label.layout, Some(disk));
             d.written_off.set(false);
             d.remap.replace(old.remap.borrow().clone());
-            // What is left after a wipe that was stopped says nothing.
-            d.foreign.set(foreign || old.foreign.get());
+            // That another disk in its place went its own way says nothing of this one. After a wipe that was stopped `since` is 0,
+            // and nothing is believed.
+            d.foreign.set(foreign || has(Bug::ForeignByNumber) && old.foreign.get());
             d.held.set(held);
             // Who asked for another disk did not ask for this one to lose what it has.
             d.asked.set(has(Bug::AskedByNumber) && old.asked.get());

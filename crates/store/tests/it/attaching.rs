@@ -1,6 +1,6 @@
 //! A device is attached while the pool brings it back by itself.
 
-use crate::bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, newest, spec, write};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
@@ -185,6 +185,57 @@ fn a_disk_with_a_history_of_its_own_loses_that_only_if_somebody_asks_for_that_di
     assert_eq!(attached_when_another_was_asked_for(), MemberState::Out);
 }
 
+/// A device has failed. Somebody attaches a copy of it with a history of its own, sees the mistake, and attaches the device itself.
+/// Whether the pool ever says that it misses everything, and how many bytes it gets, and has proved after that.
+fn attached_after_a_wrong_one() -> (bool, u64) {
+    let mut b = Bench::new(2, 0);
+    let (disks, media) = (b.all(), b.media.clone());
+    let alone = || Options { resync: false, ..Options::default() };
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, alone()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, 4 * MIB, 1).await.unwrap();
+        for k in 0..3 {
+            p.checkpoint().await.unwrap();
+            write(&p, 1, k * B, B, 1).await.unwrap();
+        }
+        media[1].set_offline(true);
+        write(&p, 1, 0, B, 2).await.unwrap();
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        p.close().await.unwrap();
+    });
+    b.media[1].set_offline(false);
+    let copy = b.image(1);
+    let (own, zero, other, device) = (b.disks(&[copy]), b.disks(&[0]), b.disk(copy), b.disk(1));
+    let m = b.media[0].clone();
+    b.run(async move {
+        let o = Options { force: true, lineage: 9, ..alone() };
+        let p = Pool::open(own, o).await.unwrap();
+        write(&p, 1, 0, 4 * MIB, 7).await.unwrap();
+        p.close().await.unwrap();
+        let p = Pool::open(zero, Options::default()).await.unwrap();
+        p.attach(other).await.unwrap();
+        sleep(SECONDS).await;
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        p.set_fill_rate(256 * B);
+        p.attach(device).await.unwrap();
+        let (mut misses_all, mut bytes) = (false, 0);
+        while p.status().devices[1].state != MemberState::InSync {
+            misses_all |= newest(&m).is_some_and(|s| s.members[1].since == 0);
+            bytes = p.status().work.map_or(bytes, |w| w.done);
+            sleep(10 * MILLIS).await;
+        }
+        (misses_all, bytes)
+    })
+}
+
+#[test]
+fn a_device_attached_after_a_wrong_one_gets_what_it_missed_only() {
+    let (misses_all, bytes) = attached_after_a_wrong_one();
+    assert!(!misses_all && bytes < 4 * MIB, "{misses_all}, {bytes} bytes");
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn a_disk_taken_for_the_one_that_had_its_number_is_caught() {
@@ -203,4 +254,12 @@ fn a_disk_that_was_not_asked_for_is_caught() {
     let state = attached_when_another_was_asked_for();
     plant(None);
     assert_eq!(state, MemberState::InSync);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_device_of_which_nothing_is_believed_for_another_one_is_caught() {
+    use weir_store::planted::Bug;
+    let (misses_all, bytes) = crate::bench::with(Bug::ForeignByNumber, attached_after_a_wrong_one);
+    assert!(misses_all && bytes >= 4 * MIB, "{bytes} bytes");
 }

@@ -3,7 +3,7 @@
 use crate::bench::{B, Bench, LIMIT, MIB, spec, write};
 use std::cell::Cell;
 use std::rc::Rc;
-use weir_base::{IoError, MILLIS, Nanos};
+use weir_base::{IoError, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp};
 use weir_reactor::{Token, sleep, spawn, spawn_task};
 use weir_sim::{DiskConfig, SimMedium, World};
@@ -145,4 +145,44 @@ fn a_drain_right_after_a_device_was_added_finds_room() {
         p.status().devices[0].slabs
     });
     assert_eq!(left, 0);
+}
+
+/// Slabs go to a device that was added. Whether somebody is told that this is stopped, and whether it goes on.
+fn growth_stopped() -> (bool, bool) {
+    let b = Bench::new(3, 7);
+    let (two, third) = (b.disks(&[0, 1]), b.disk(2));
+    b.run(async move {
+        create(&two, &spec(2)).await.unwrap();
+        let p = Pool::open(two, Options::default()).await.unwrap();
+        p.create_volume("v", 4 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, 4 * MIB, 1).await.unwrap();
+        p.checkpoint().await.unwrap();
+        p.set_fill_rate(MIB / 16);
+        p.add(third).await.unwrap();
+        let goes_on = |p: &Pool| p.status().work.filter(|w| w.work == Work::Balance);
+        let n = loop {
+            match goes_on(&p).filter(|w| w.done > 0) {
+                Some(w) => break w.device,
+                None => sleep(MILLIS).await,
+            }
+        };
+        let told = p.cancel(n).await.is_ok();
+        sleep(5 * SECONDS).await;
+        let goes_on = goes_on(&p).is_some();
+        p.set_fill_rate(0);
+        p.settled().await.unwrap();
+        (told, goes_on)
+    })
+}
+
+#[test]
+fn what_makes_a_pool_grow_is_not_said_to_be_stopped() {
+    assert_eq!(growth_stopped(), (false, true));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn growth_that_is_said_to_be_stopped_and_goes_on_is_caught() {
+    use weir_store::planted::Bug;
+    assert_eq!(crate::bench::with(Bug::StoppedGoesOn, growth_stopped), (true, true));
 }
