@@ -73,6 +73,11 @@ impl Extent {
         };
         all.into_iter().filter(|i| Extent::all(*i).shown(*i, self).is_some()).collect()
     }
+
+    /// The partitions that have any of these bytes.
+    pub fn partitions(self) -> Vec<Identity> {
+        self.had_by().into_iter().filter(|i| *i != self.of).collect()
+    }
 }
 
 #[cfg(test)]
