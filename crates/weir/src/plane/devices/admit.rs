@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{all_of, opened_by, used_by};
+use weir_uring::device::{Contents, all_of, opened_by, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -40,20 +40,28 @@ pub(super) fn kept(used: impl Fn() -> Option<String>) -> Option<String> {
 /// Refuses what has something in it that may not be lost.
 pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Result<()> {
     let contents = held.contents().map_err(|e| unusable(path, e))?;
+    let hint = match contents.kinds().iter().any(|k| k == "weir") {
+        true => "name another device; `weir pool import` takes over a protected pool; ",
+        false => "name another device; ",
+    };
+    check_empty(&contents, &format!("`{}`", path.display()), overwrite, hint)
+}
+
+/// The same of what was found.
+pub(super) fn check_empty(
+    contents: &Contents,
+    what: &str,
+    overwrite: &Overwrite,
+    hint: &str,
+) -> Result<()> {
     let kinds = contents.kinds();
     if overwrite.covers(&kinds) {
         return Ok(());
     }
     let all = kinds.join(",");
-    let take = match kinds.iter().any(|k| k == "weir") {
-        true => "`weir pool import` takes over a protected pool; ",
-        false => "",
-    };
-    Err(Error::new(Code::DeviceInUse, format!("`{}` is not empty", path.display()))
+    Err(Error::new(Code::DeviceInUse, format!("{what} is not empty"))
         .because(format!("it has {} in it", contents.told()))
-        .hint(format!(
-            "name another device; {take}if what is in it may be destroyed, say so: --overwrite {all}"
-        )))
+        .hint(format!("{hint}if what is in it may be destroyed, say so: --overwrite {all}")))
 }
 
 /// Refuses a kind of device that is something else at that path.
@@ -117,10 +125,7 @@ fn admit(
     }
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
-    let name = match owner {
-        Owner::Pool(name) => Some(name.as_str()),
-        _ => None,
-    };
+    let name = owner.pool();
     // Told when nobody else is found to use it.
     let belongs = holds.check_belongs(&held, &path, name);
     let to = match (inside, &belongs) {
@@ -149,7 +154,7 @@ fn admit(
         Some(_) => holds.check_disk(held.held(), &path, None)?,
     }
     let Some(overwrite) = overwrite else { return Ok(Some(held)) };
-    holds.check_no_twin(&held, &path, name)?;
+    holds.check_no_twin(&belongs::labels(&held, &path)?, &path, (name, None))?;
     if held.is_directory() {
         return super::plain::check_directory(&path).map(|()| Some(held));
     }
