@@ -164,7 +164,10 @@ impl Starting<'_> {
     fn check_new(&self, holds: &Holds, held: &Held) -> Result<()> {
         match holds.may_be_wiped(self.owner, self.path) {
             true => Ok(()),
-            false => holds.check_again(held, self.path, self.pool),
+            false => {
+                let number = Some(self.number);
+                holds.check_again(held, self.path, self.owner, (self.pool, number))
+            }
         }
     }
 
