@@ -13,8 +13,8 @@ use crate::live::{
     SnapshotRuleLive,
 };
 use crate::model::{
-    AccessMap, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, ImageFound, Migration,
-    Overwrite, Pool, PoolFound, PoolId, RecordPart, TargetPort, Told, Volume,
+    AccessMap, Carried, Device, DeviceAction, DeviceFound, DeviceGrow, DeviceSpec, ImageFound,
+    Migration, Overwrite, Pool, PoolFound, PoolId, RecordPart, TargetPort, Told, Volume,
 };
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
@@ -185,6 +185,17 @@ pub trait DataPlane: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Looks at what devices of a plain pool have gained that are to grow, before the configuration says so: it is refused as a new
+    /// device would be. Takes nothing: the next start does, once.
+    fn admit_growth<'a>(
+        &'a self,
+        _pool: &'a Pool,
+        _grow: &'a [DeviceGrow],
+        _overwrite: &'a Overwrite,
+    ) -> Work<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Lets go of devices that were taken for a pool that is open and does not get them.
     fn dismiss<'a>(&'a self, _pool: &'a str, _devices: &'a [DeviceSpec]) -> Work<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
@@ -192,7 +203,8 @@ pub trait DataPlane: Send + Sync + 'static {
 
     /// Opens the devices of a pool and tells how each was found. Files and directories are made of devices that are new only: others
     /// that are missing, shorter than they were or not the same are errors. Called again after devices were added or
-    /// given a larger size: opens what is new, grows what must, and lets go of what is no device of the pool any more.
+    /// given a larger size: opens what is new, grows what must, and lets go of what is no device of the pool any more. A disk that has
+    /// become larger by itself stays as it was.
     ///
     /// A protected pool is opened `without` devices that it lacks if those that are there have its last state: nothing may have
     /// been opened since. [`Code::PoolUnfinished`]: nothing may be known of its state any more.

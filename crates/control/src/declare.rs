@@ -254,7 +254,7 @@ fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
             ));
         }
         if let Some(size) = wanted.size.filter(|s| *s != is.size) {
-            patch.grow.push(DeviceGrow { device: i, size });
+            patch.grow.push(DeviceGrow { device: i, size: Some(size) });
         }
     }
     patch.add = spec.devices[pool.devices.len()..].to_vec();

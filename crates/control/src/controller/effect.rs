@@ -3,7 +3,10 @@
 use super::clearing::{SOON, Space};
 use super::*;
 use crate::dataplane::Inside;
-use crate::model::{AdoptSpec, CloneSpec, Cut, DeviceFound, Pool, Volume, VolumeSpec, VolumeState};
+use crate::model::{
+    AdoptSpec, CloneSpec, Cut, DeviceFound, DeviceGrow, Pool, Volume, VolumeSpec, VolumeState,
+};
+use crate::units::format_size;
 
 /// How to be rid of a volume whose pool is not up.
 fn gone_for_good(e: Error, pool: &str) -> Error {
@@ -16,6 +19,22 @@ fn made(command: &Command) -> Option<&String> {
         Command::CreateVolume(VolumeSpec { name, .. })
         | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => Some(name),
         _ => None,
+    }
+}
+
+/// Refuses to say that devices have grown that have not: another one may have had the name for a moment.
+fn check_grown(old: &Pool, now: &Pool, grow: &[DeviceGrow]) -> Result<()> {
+    let size = |pool: &Pool, g: &DeviceGrow| pool.devices.get(g.device).map_or(0, |d| d.size);
+    let has_grown = |g: &&DeviceGrow| match g.size {
+        Some(wanted) => size(now, g) >= wanted,
+        None => size(now, g) > size(old, g),
+    };
+    match grow.iter().find(|g| !has_grown(g)) {
+        None => Ok(()),
+        Some(g) => {
+            let text = format!("device {} of pool `{}` has not grown", g.device, now.name);
+            Err(Error::new(Code::NotReady, text).hint("say it again"))
+        }
     }
 }
 
@@ -44,7 +63,12 @@ impl Controller {
     pub(super) async fn admit(&self, command: &Command) -> Result<()> {
         let (pool, devices, overwrite) = match command {
             Command::CreatePool(spec) => (&spec.name, &spec.devices, &spec.overwrite),
-            Command::PatchPool { name, patch } => (name, &patch.add, &patch.overwrite),
+            Command::PatchPool { name, patch } => {
+                if !patch.grow.is_empty() {
+                    self.plane_admit_growth(self.model().pool(name)?, patch).await?;
+                }
+                (name, &patch.add, &patch.overwrite)
+            }
             _ => return Ok(()),
         };
         self.plane_admit(pool, devices, Inside::Only(overwrite)).await
@@ -105,7 +129,11 @@ impl Controller {
     ) -> Result<Arc<Model>> {
         match command {
             Command::CreatePool(spec) => return self.start_pool(new.pool(&spec.name)?).await,
-            Command::PatchPool { name, .. } => return self.start_pool(new.pool(name)?).await,
+            Command::PatchPool { name, patch } => {
+                let now = self.start_pool(new.pool(name)?).await?;
+                check_grown(old.pool(name)?, now.pool(name)?, &patch.grow)?;
+                return Ok(now);
+            }
             Command::ReleasePool { name, .. } => self.finish_release(name, old, new).await?,
             Command::ImportPool { spec, found, .. } => {
                 return self.finish_import(new.pool_of(found.id)?, spec.force).await;
@@ -199,6 +227,7 @@ impl Controller {
         let old = self.model();
         let mut new = Model::clone(&old);
         let name = pool.name.clone();
+        self.tell_gains(&name, &sizes);
         let changes = new.apply(Command::SizePool { name: name.clone(), sizes }, 0)?;
         let now = if changes.is_empty() { old } else { self.commit(&old, new).await? };
         self.look_into(pool).await;
@@ -212,6 +241,18 @@ impl Controller {
             up.rules.remove(&name);
         }
         Ok(now)
+    }
+
+    /// Tells which devices of a plain pool are larger than it takes.
+    fn tell_gains(&self, pool: &str, found: &[DeviceFound]) {
+        for (number, d) in found.iter().enumerate().filter(|(_, d)| d.gained > 0) {
+            let text = format!(
+                "device {number} of pool `{pool}` has {} more than the pool has of it, which stay unused: \
+                 `weir pool resize {pool} --grow {number}` takes them",
+                format_size(d.gained)
+            );
+            self.events.publish("pool.device", &format!("pool/{pool}"), &text);
+        }
     }
 
     /// Makes a volume of a protected pool on the devices, if that is not done yet, and opens it. May be repeated.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dataplane::{Inside, LastState};
-use crate::model::{DeviceFound, DeviceSpec, Pool};
+use crate::model::{DeviceFound, DeviceSpec, Pool, PoolPatch};
 use tokio::sync::OwnedMutexGuard;
 
 /// How long pools may take to open before everything else goes on without them. Hosts are told meanwhile that their volumes are
@@ -178,6 +178,12 @@ impl Controller {
     ) -> Result<()> {
         let _turn = self.take_turn(pool).await?;
         self.plane.admit(pool, devices, inside).await
+    }
+
+    /// The same of what its devices have gained that are to grow.
+    pub(super) async fn plane_admit_growth(&self, pool: &Pool, patch: &PoolPatch) -> Result<()> {
+        let _turn = self.take_turn(&pool.name).await?;
+        self.plane.admit_growth(pool, &patch.grow, &patch.overwrite).await
     }
 
     /// Takes back what was made of a pool when nothing else is done with its devices.

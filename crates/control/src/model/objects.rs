@@ -108,6 +108,8 @@ pub struct DeviceFound {
     pub labelled: bool,
     /// What the operating system tells it from others by, if it carries none, or is of a protected pool.
     pub identity: Option<String>,
+    /// Bytes that a plain pool's disk has gained, and that the pool does not take unasked.
+    pub gained: u64,
 }
 
 impl From<u64> for DeviceFound {
@@ -212,7 +214,7 @@ pub struct PoolPatch {
     /// Protected pools: how much of their maps is kept in memory from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MapMemory>,
-    /// What may be lost that is on devices to add, in the words of the refusal without it.
+    /// What may be lost that is on devices to add, or in what devices to grow have gained, in the words of the refusal without it.
     #[serde(default, skip_serializing_if = "Overwrite::is_nothing")]
     pub overwrite: Overwrite,
 }
@@ -223,9 +225,13 @@ pub struct PoolPatch {
 pub struct DeviceGrow {
     /// Index of the device in the pool.
     pub device: usize,
-    /// New size in bytes.
-    #[serde(deserialize_with = "units::size")]
-    pub size: u64,
+    /// New size in bytes. Left out: all that a block device has gained.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "units::opt_size"
+    )]
+    pub size: Option<u64>,
 }
 
 /// How a volume is laid out.

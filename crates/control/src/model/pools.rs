@@ -18,6 +18,42 @@ pub struct DeviceNames {
     pub come: Vec<DeviceSpec>,
 }
 
+/// Has a device of a plain pool grow when the pool is started next.
+fn grow_device(pool: &str, device: &mut Device, grow: &DeviceGrow) -> Result<()> {
+    let on_disk = matches!(device.kind, DeviceKind::File | DeviceKind::Block);
+    let size = match grow.size {
+        _ if device.kind == DeviceKind::Dir => {
+            return Err(Error::new(Code::Unsupported, "a dir device cannot be given a size")
+                .because("it has what its file system has")
+                .hint("make that larger"));
+        }
+        // What it has gained is seen when it is looked at: a file, too, may be a disk by that name.
+        None if on_disk => device.size,
+        None => {
+            let text = format!("device {} of pool `{pool}` cannot grow by itself", grow.device);
+            return Err(Error::new(Code::InvalidDevice, text)
+                .hint(format!("say how large it is to be, e.g. --grow {}:4G", grow.device)));
+        }
+        Some(size) => size,
+    };
+    if size < device.size {
+        return Err(Error::new(
+            Code::ShrinkRefused,
+            format!("device {} of pool `{pool}` cannot become smaller", grow.device),
+        )
+        .because(format!("it has {} now", format_size(device.size)))
+        .hint("create a new pool with smaller devices instead"));
+    }
+    if grow.size.is_some() {
+        check_device_size(size)?;
+    }
+    if on_disk && (size > device.size || grow.size.is_none()) {
+        device.grown_from.get_or_insert(device.size);
+    }
+    device.size = size;
+    Ok(())
+}
+
 fn no_maps(pool: &str) -> Error {
     Error::new(Code::Unsupported, format!("`{pool}` is a plain pool, which has no maps in memory"))
         .hint("leave the memory out, or protect the pool with --raid")
@@ -208,27 +244,7 @@ impl Model {
                 )
                 .hint("`weir pool show` numbers them"));
             };
-            if matches!(device.kind, DeviceKind::Dir | DeviceKind::Block) {
-                return Err(Error::new(
-                    Code::Unsupported,
-                    format!("a {} device cannot be given a size", device.kind.as_str()),
-                )
-                .because("it has the size that the operating system reports")
-                .hint("grow it there and restart the daemon, or add a device"));
-            }
-            if grow.size < device.size {
-                return Err(Error::new(
-                    Code::ShrinkRefused,
-                    format!("device {} of pool `{name}` cannot become smaller", grow.device),
-                )
-                .because(format!("it has {} now", format_size(device.size)))
-                .hint("create a new pool with smaller devices instead"));
-            }
-            check_device_size(grow.size)?;
-            if device.kind == DeviceKind::File && grow.size > device.size {
-                device.grown_from.get_or_insert(device.size);
-            }
-            device.size = grow.size;
+            grow_device(name, device, grow)?;
         }
         let added = self.new_devices(&devices, &patch.add)?;
         devices.extend(added);

@@ -460,7 +460,7 @@ fn random_commands_keep_the_invariants() {
                 10 => {
                     let patch = PoolPatch {
                         add: vec![ram(prng.between(1, 16) * MIB)],
-                        grow: vec![DeviceGrow { device: 0, size: prng.between(4, 96) * MIB }],
+                        grow: vec![DeviceGrow { device: 0, size: Some(prng.between(4, 96) * MIB) }],
                         ..PoolPatch::default()
                     };
                     Command::PatchPool { name: p, patch }
@@ -515,6 +515,30 @@ fn protected(name: &str, raid: Raid, devices: Vec<DeviceSpec>) -> Command {
     })
 }
 
+/// What a disk has gained is seen when it is looked at; until that is recorded it has what it had.
+#[test]
+fn a_disk_grows_by_what_is_found() {
+    let block = DeviceSpec { kind: DeviceKind::Block, path: Some("/dev/x".into()), size: None };
+    let mut m = with(vec![pool("p", vec![block]), pool("q", vec![ram(GIB)])]);
+    m.apply(Command::SizePool { name: "p".into(), sizes: vec![GIB.into()] }, 0).expect("sized");
+    let grow = |pool: &str, size| {
+        let grow = vec![DeviceGrow { device: 0, size }];
+        Command::PatchPool { name: pool.into(), patch: PoolPatch { grow, ..PoolPatch::default() } }
+    };
+    refused(&m, grow("q", None), Code::InvalidDevice);
+    refused(&m, grow("p", Some(GIB / 2)), Code::ShrinkRefused);
+    for (size, wanted) in [(None, GIB), (Some(3 * GIB), 3 * GIB)] {
+        let mut m = m.clone();
+        assert_eq!(m.apply(grow("p", size), 0).expect("it grows").len(), 1);
+        let d = m.pools["p"].devices[0].clone();
+        assert_eq!((d.size, d.had()), (wanted, GIB));
+        let found = vec![(2 * GIB).into()];
+        m.apply(Command::SizePool { name: "p".into(), sizes: found }, 0).expect("sized");
+        let d = &m.pools["p"].devices[0];
+        assert_eq!((d.size, d.grown_from), (2 * GIB, None));
+    }
+}
+
 #[test]
 fn protected_pools_are_checked() {
     let files = |n: usize| (0..n).map(|i| file(&format!("/p/{i}"), GIB)).collect::<Vec<_>>();
@@ -532,7 +556,7 @@ fn protected_pools_are_checked() {
         .expect("sized");
     assert!(m.pools["p"].protection.as_ref().is_some_and(|p| p.formatted));
     let patch = |pool: &str, patch| Command::PatchPool { name: pool.into(), patch };
-    let grow = vec![DeviceGrow { device: 0, size: 2 * GIB }];
+    let grow = vec![DeviceGrow { device: 0, size: Some(2 * GIB) }];
     refused(&m, patch("p", PoolPatch { grow, ..PoolPatch::default() }), Code::Unsupported);
     let maps = |m| PoolPatch { memory: Some(m), ..PoolPatch::default() };
     refused(&m, patch("q", maps(MapMemory::Full)), Code::Unsupported);

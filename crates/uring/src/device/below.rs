@@ -136,8 +136,15 @@ pub struct Below {
 /// # Errors
 /// A loop device does not answer, in words.
 pub fn below(identity: Identity, path: &Path) -> Result<Below, String> {
+    below_bytes((identity, path), Extent::all(identity))
+}
+
+/// The same of these bytes of it only.
+///
+/// # Errors
+/// As there.
+pub fn below_bytes((identity, path): (Identity, &Path), bytes: Extent) -> Result<Below, String> {
     let mut found = Below::default();
-    let bytes = Extent::all(identity);
     // A partition's node is not its disk's.
     let node = Some(path).filter(|_| bytes.of == identity);
     walk(bytes, node, &mut found, &mut Vec::new())?;

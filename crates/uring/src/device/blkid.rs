@@ -107,8 +107,8 @@ impl Probing {
     }
 }
 
-/// What the library finds; none where it is not installed, or does not work.
-pub(super) fn probe(held: &Held) -> Option<Vec<Found>> {
+/// What the library finds in so many bytes from an offset; none where it is not installed, or does not work.
+pub(super) fn probe(held: &Held, (from, len): (u64, u64)) -> Option<Vec<Found>> {
     let api = api()?;
     // Another description of the same file: the library reads small pieces, by way of the page cache.
     let file = File::open(format!("/proc/self/fd/{}", held.file().as_raw_fd())).ok()?;
@@ -119,9 +119,10 @@ pub(super) fn probe(held: &Held) -> Option<Vec<Found>> {
         return None;
     }
     let p = probe.1;
+    let (from, len) = (c_longlong::try_from(from).ok()?, c_longlong::try_from(len).ok()?);
     // SAFETY: the probe is valid; the descriptor stays open until the probe is gone.
     let ready = unsafe {
-        (api.set_device)(p, file.as_raw_fd(), 0, 0) == 0
+        (api.set_device)(p, file.as_raw_fd(), from, len) == 0
             && (api.superblocks)(p, 1) == 0
             && (api.superblocks_flags)(p, WANTED) == 0
             && (api.partitions)(p, 1) == 0

@@ -59,6 +59,8 @@ impl Contents {
 /// A device as bytes, read page by page and kept.
 struct Pages<'a> {
     held: &'a Held,
+    /// Where they begin in it, a multiple of [`PAGE`].
+    from: u64,
     len: u64,
     read: BTreeMap<u64, Vec<u8>>,
 }
@@ -70,7 +72,9 @@ impl Pages<'_> {
     fn piece(&mut self, at: u64) -> io::Result<&[u8]> {
         let first = at / Self::PIECE * Self::PIECE;
         if !self.read.contains_key(&first) {
-            self.read.insert(first, self.held.read_up_to(first, Self::PIECE as usize)?);
+            let left = self.len.saturating_sub(first).next_multiple_of(PAGE);
+            let take = Self::PIECE.min(left) as usize;
+            self.read.insert(first, self.held.read_up_to(self.from + first, take)?);
         }
         Ok(self.read.get(&first).map_or(&[], Vec::as_slice))
     }
@@ -122,13 +126,14 @@ fn has_data(pages: &mut Pages<'_>) -> io::Result<bool> {
     Ok(false)
 }
 
-pub(super) fn look(held: &Held) -> io::Result<Contents> {
-    if held.is_directory() {
+/// What is in some of its bytes: from a multiple of [`PAGE`], so many.
+pub(super) fn look(held: &Held, (from, len): (u64, u64)) -> io::Result<Contents> {
+    if held.is_directory() || len == 0 {
         return Ok(Contents::default());
     }
-    let mut pages = Pages { held, len: held.len()?, read: BTreeMap::new() };
+    let mut pages = Pages { held, from, len, read: BTreeMap::new() };
     let mut found = signature::find(&mut pages)?;
-    for f in blkid::probe(held).unwrap_or_default() {
+    for f in blkid::probe(held, (from, len)).unwrap_or_default() {
         if found.iter().all(|known| known.kind != f.kind) {
             found.push(f);
         }

@@ -35,11 +35,6 @@ impl Extent {
         Extent { to: self.to.min(self.from.saturating_add(bytes)), ..self }
     }
 
-    /// What is behind its first bytes, so many.
-    pub fn behind(self, bytes: u64) -> Extent {
-        self.piece(bytes, 0)
-    }
-
     /// So many bytes of it (0: all) behind an offset.
     pub(super) fn piece(self, offset: u64, limit: u64) -> Extent {
         let from = self.from.saturating_add(offset);
@@ -72,6 +67,11 @@ impl Extent {
             file => vec![file],
         };
         all.into_iter().filter(|i| Extent::all(*i).shown(*i, self).is_some()).collect()
+    }
+
+    /// The partitions that have any of these bytes.
+    pub fn partitions(self) -> Vec<Identity> {
+        self.had_by().into_iter().filter(|i| *i != self.of).collect()
     }
 }
 

@@ -114,11 +114,27 @@ pub(super) fn all_made_of(below: Below<'_>, named: impl Fn(&Path) -> Name) -> Ve
     says
 }
 
+/// The loop devices that may be made of what is asked about, and do not say so: they do not answer, or only a name tells it.
+pub(super) fn may_be_made_of(named: impl Fn(&Path) -> Name) -> Vec<PathBuf> {
+    told_of(named).unclear()
+}
+
 /// What loop devices said, those that have the name of what is asked about, and those that did not answer.
 struct Told {
     says: Vec<(PathBuf, Info)>,
     named: Vec<PathBuf>,
     silent: Vec<PathBuf>,
+}
+
+impl Told {
+    /// Those that do not answer, and those of the name that do not say what they are made of.
+    fn unclear(mut self) -> Vec<PathBuf> {
+        let says = &self.says;
+        self.named.retain(|node| says.iter().all(|(n, _)| n != node));
+        self.named.retain(|node| !self.silent.contains(node));
+        self.silent.append(&mut self.named);
+        self.silent
+    }
 }
 
 fn told_of(name: impl Fn(&Path) -> Name) -> Told {
@@ -260,6 +276,18 @@ mod tests {
         assert!(!meets(&part(0, 0), &Info { inode: 13, ..part(0, 0) }), "another file");
         let info = Info { rdevice: 0x810, ..info };
         assert!(Below::Device(&[1, 0x810]).is(&info) && !Below::Device(&[8]).is(&info));
+    }
+
+    #[test]
+    fn who_says_nothing_may_be_made_of_it() {
+        let info = Info { device: 8, inode: 12, rdevice: 0, offset: 0, limit: 0, rest: [0; 192] };
+        let all = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let told = Told {
+            says: vec![("says".into(), info), ("other".into(), Info { inode: 13, ..info })],
+            named: all(&["says", "mute", "hangs"]),
+            silent: all(&["hangs", "far"]),
+        };
+        assert_eq!(told.unclear(), all(&["hangs", "far", "mute"]));
     }
 
     #[test]

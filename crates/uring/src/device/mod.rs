@@ -19,7 +19,7 @@ mod users;
 
 pub use crate::blocking::is_closing;
 pub use answers::ask;
-pub use below::{Below, Part, above, below, used_beside};
+pub use below::{Below, Part, above, below, below_bytes, used_beside};
 pub use content::{Contents, Found};
 pub use extent::Extent;
 pub(crate) use lasting::lasting_name;
@@ -27,7 +27,9 @@ pub use lasting::{is_as_recorded, lasting_name_of, overlap, same_name, says_wher
 pub use loops::{ATTACHED, is_attached, loop_on};
 pub use openers::{Opener, openers};
 pub use soon::{NotAsked, There, soon, soon_at};
-pub use users::{all_of, is_claimed, locked_by, opened_by, other_paths, used_by};
+pub use users::{
+    all_of, is_claimed, locked_by, node_of, opened_by, other_paths, unclear_loops, used_by,
+};
 
 use crate::blocking::close;
 use crate::file;
@@ -413,7 +415,15 @@ impl Held {
     /// # Errors
     /// It cannot be read.
     pub fn contents(&self) -> io::Result<Contents> {
-        content::look(self)
+        content::look(self, (0, self.len()?))
+    }
+
+    /// What is between two places of it, the first one a multiple of [`PAGE`], as if that were all.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn contents_between(&self, from: u64, to: u64) -> io::Result<Contents> {
+        content::look(self, (from, to.saturating_sub(from)))
     }
 }
 

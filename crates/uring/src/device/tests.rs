@@ -155,7 +155,7 @@ fn what_mkfs_makes_is_known_with_and_without_the_library() {
         }
         let device = held(&path);
         assert_eq!(device.contents().expect("it is read").kinds(), [kind]);
-        if let Some(found) = blkid::probe(&device) {
+        if let Some(found) = blkid::probe(&device, (0, device.len().expect("its length"))) {
             assert_eq!(found[0].kind, kind, "libblkid says the same");
         }
     }

@@ -1,7 +1,7 @@
 //! Who else uses a file or block device: mounts, swap, loop devices, holders in the kernel, other processes.
 
 use super::lasting::PARTITION;
-use super::loops::{Below, Info, Name, all_made_of, made_of};
+use super::loops::{Below, Info, Name, all_made_of, made_of, may_be_made_of};
 use super::openers::{Asked, is_device, is_near, writer};
 use super::{EXCLUSIVE, Identity};
 use std::fs;
@@ -137,6 +137,14 @@ pub(super) fn node(dev: u64) -> Option<PathBuf> {
     is(&node, Identity::Block(dev)).then_some(node)
 }
 
+/// The same of what is one.
+pub fn node_of(identity: Identity) -> Option<PathBuf> {
+    match identity {
+        Identity::Block(dev) => node(dev),
+        Identity::Inode(..) => None,
+    }
+}
+
 /// What the kernel has made of a block device, as device mapper and md do; not of its partitions.
 pub(super) fn holders(dev: u64) -> Vec<u64> {
     let all = fs::read_dir(format!("/sys/dev/block/{}/holders", number(dev)));
@@ -217,6 +225,28 @@ pub(super) fn loops_of(identity: Identity) -> Vec<(PathBuf, Info)> {
             all_made_of(Below::File(dev, inode), |path| name_of_file(&mounts, path, file))
         }
     }
+}
+
+/// The loop devices, but for these, that may be made of this, or of its disk or partitions, and do not say so: they do not answer, or
+/// are known by a name only.
+pub fn unclear_loops(identity: Identity, but: &[Identity]) -> Vec<PathBuf> {
+    let mounts = mounts();
+    let mut all = match identity {
+        Identity::Block(dev) => {
+            let all = same_disk(dev);
+            may_be_made_of(|path| name_of_device(&mounts, path, &all))
+        }
+        Identity::Inode(dev, inode) => {
+            may_be_made_of(|path| name_of_file(&mounts, path, (dev, inode)))
+        }
+    };
+    // Its node may have another name here, or none.
+    let number = |node: &Path| {
+        let sys = Path::new("/sys/block").join(node.file_name()?);
+        of_number(&first_line(sys.join("dev"))?)
+    };
+    all.retain(|node| number(node).is_none_or(|dev| !but.contains(&Identity::Block(dev))));
+    all
 }
 
 /// This, and what it is part of, and its parts: of a block device its disk and partitions.

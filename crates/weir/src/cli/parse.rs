@@ -105,10 +105,14 @@ fn absolute(path: &str) -> Result<String, String> {
 
 /// `INDEX:SIZE`: a device of a pool and its new size.
 pub(crate) fn grow(text: &str) -> Result<DeviceGrow, String> {
-    let (device, bytes) =
-        text.split_once(':').ok_or_else(|| format!("`{text}` is not INDEX:SIZE, e.g. 0:200G"))?;
-    let device = device.parse().map_err(|_| format!("`{device}` is not the number of a device"))?;
-    Ok(DeviceGrow { device, size: size(bytes)? })
+    let (device, bytes) = match text.split_once(':') {
+        Some((device, bytes)) => (device, Some(bytes)),
+        None => (text, None),
+    };
+    let device = device
+        .parse()
+        .map_err(|_| format!("`{device}` is not the number of a device, as in 0:200G or 0"))?;
+    Ok(DeviceGrow { device, size: bytes.map(size).transpose()? })
 }
 
 /// A new size, absolute or, with `+` in front, to add.

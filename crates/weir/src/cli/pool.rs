@@ -81,20 +81,22 @@ pub(crate) enum Command {
         /// The pool.
         name: String,
     },
-    /// Add devices to a pool, or grow file, ram and null devices.
+    /// Add devices to a pool, or grow those that it has.
     #[command(after_help = "Examples:\n  weir pool resize main --add /dev/nvme3n1\n  \
-        weir pool resize main --grow 0:200G")]
+        weir pool resize main --grow 0:200G\n  \
+        weir pool resize main --grow 1")]
     Resize {
         /// The pool.
         name: String,
         /// A device to add, written as for `weir pool create`. May be repeated.
         #[arg(long, value_parser = parse::device, required_unless_present = "grow")]
         add: Vec<DeviceSpec>,
-        /// What may be destroyed that is on devices to add, in the words of the refusal without it, e.g. ext4,gpt.
+        /// What may be destroyed that is on devices to add, or in what a disk has gained, in the words of the refusal without it,
+        /// e.g. ext4,gpt.
         #[arg(long, value_name = "WHAT", value_delimiter = ',')]
         overwrite: Vec<String>,
-        /// INDEX:SIZE: a device (see `weir pool show`) and its new size. May be repeated.
-        #[arg(long, value_parser = parse::grow)]
+        /// A device (see `weir pool show`) and its new size. Without one a disk grows by all that it has gained. May be repeated.
+        #[arg(long, value_name = "INDEX[:SIZE]", value_parser = parse::grow)]
         grow: Vec<DeviceGrow>,
     },
     /// Change how much of the maps of its volumes a protected pool keeps in memory.

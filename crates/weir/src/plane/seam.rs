@@ -15,8 +15,8 @@ use weir_control::live::{
     SnapshotRuleLive,
 };
 use weir_control::model::{
-    self, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, HostAuth, ImageFound, Pool,
-    PoolFound, RecordPart, TargetPort, Told, Volume,
+    self, Carried, Device, DeviceAction, DeviceFound, DeviceGrow, DeviceSpec, HostAuth, ImageFound,
+    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
 };
 use weir_target_core::{AccessMap, End, HostRule, Secret};
 
@@ -42,6 +42,15 @@ impl DataPlane for Node {
         inside: Inside<'a>,
     ) -> Work<'a, ()> {
         Box::pin(self.admit_devices(pool, devices, inside))
+    }
+
+    fn admit_growth<'a>(
+        &'a self,
+        pool: &'a Pool,
+        grow: &'a [DeviceGrow],
+        overwrite: &'a Overwrite,
+    ) -> Work<'a, ()> {
+        Box::pin(self.holds.admit_growth(pool, grow, overwrite))
     }
 
     fn dismiss<'a>(&'a self, pool: &'a str, devices: &'a [DeviceSpec]) -> Work<'a, ()> {

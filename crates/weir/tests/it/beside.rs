@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::path::Path;
 
 /// What the daemon sees as `/sys/dev/block`: the device mapper has made `upper` of `lower`, and it is no loop device.
-fn map(d: &mut Daemon, upper: &Loop, lower: &Loop) {
+pub(crate) fn map(d: &mut Daemon, upper: &Loop, lower: &Loop) {
     let dir = d.dir.join("sys");
     drop(fs::remove_dir_all(&dir));
     fs::create_dir(&dir).expect("a directory");

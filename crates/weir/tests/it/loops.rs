@@ -85,21 +85,25 @@ fn a_loop_device_of_a_block_device_that_somebody_has_is_refused() {
 }
 
 /// A partition of a loop device, as if there were a table that says so, and its number.
-struct Partition<'a>(&'a Loop, &'a str);
+pub(crate) struct Partition<'a>(&'a Loop, &'a str);
 
 impl Partition<'_> {
     /// The first one, of 32 MiB from 1 MiB.
-    fn of(disk: &Loop) -> Option<Partition<'_>> {
+    pub(crate) fn of(disk: &Loop) -> Option<Partition<'_>> {
         Partition::at(disk, "1", ["2048", "65536"])
     }
 
     /// The second one, which is all behind the first of 64 MiB.
-    fn last(disk: &Loop) -> Option<Partition<'_>> {
+    pub(crate) fn last(disk: &Loop) -> Option<Partition<'_>> {
         Partition::at(disk, "2", ["67584", "63488"])
     }
 
     /// Where it begins, and its length, in sectors.
-    fn at<'a>(disk: &'a Loop, number: &'a str, [at, len]: [&str; 2]) -> Option<Partition<'a>> {
+    pub(crate) fn at<'a>(
+        disk: &'a Loop,
+        number: &'a str,
+        [at, len]: [&str; 2],
+    ) -> Option<Partition<'a>> {
         let made = Command::new("addpart").args([&disk.0, number, at, len]).status();
         let part = made.is_ok_and(|s| s.success()).then_some(Partition(disk, number))?;
         Path::new(&part.node()).exists().then_some(part)

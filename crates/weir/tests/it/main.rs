@@ -22,6 +22,7 @@ mod events;
 mod exchanged;
 #[path = "../../../control/tests/it/fake.rs"]
 mod fake;
+mod growing;
 mod hidden;
 mod hung;
 mod import;

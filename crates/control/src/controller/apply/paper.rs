@@ -62,6 +62,7 @@ fn assume_sizes(model: &mut Model, name: &str) -> Result<()> {
         size: if d.new && d.size == 0 { UNKNOWN_SIZE } else { d.size },
         labelled: d.labelled,
         identity: d.identity.clone(),
+        gained: 0,
     };
     let sizes = devices.iter().map(size).collect();
     model.apply(Command::SizePool { name: name.to_string(), sizes }, 0).map(drop)

@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{all_of, opened_by, used_by};
+use weir_uring::device::{Contents, all_of, opened_by, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -40,20 +40,28 @@ pub(super) fn kept(used: impl Fn() -> Option<String>) -> Option<String> {
 /// Refuses what has something in it that may not be lost.
 pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Result<()> {
     let contents = held.contents().map_err(|e| unusable(path, e))?;
+    let hint = match contents.kinds().iter().any(|k| k == "weir") {
+        true => "name another device; `weir pool import` takes over a protected pool; ",
+        false => "name another device; ",
+    };
+    check_empty(&contents, &format!("`{}`", path.display()), overwrite, hint)
+}
+
+/// The same of what was found.
+pub(super) fn check_empty(
+    contents: &Contents,
+    what: &str,
+    overwrite: &Overwrite,
+    hint: &str,
+) -> Result<()> {
     let kinds = contents.kinds();
     if overwrite.covers(&kinds) {
         return Ok(());
     }
     let all = kinds.join(",");
-    let take = match kinds.iter().any(|k| k == "weir") {
-        true => "`weir pool import` takes over a protected pool; ",
-        false => "",
-    };
-    Err(Error::new(Code::DeviceInUse, format!("`{}` is not empty", path.display()))
+    Err(Error::new(Code::DeviceInUse, format!("{what} is not empty"))
         .because(format!("it has {} in it", contents.told()))
-        .hint(format!(
-            "name another device; {take}if what is in it may be destroyed, say so: --overwrite {all}"
-        )))
+        .hint(format!("{hint}if what is in it may be destroyed, say so: --overwrite {all}")))
 }
 
 /// Refuses a kind of device that is something else at that path.
@@ -117,10 +125,7 @@ fn admit(
     }
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
-    let name = match owner {
-        Owner::Pool(name) => Some(name.as_str()),
-        _ => None,
-    };
+    let name = owner.pool();
     // Told when nobody else is found to use it.
     let belongs = holds.check_belongs(&held, &path, name);
     let to = match (inside, &belongs) {
@@ -128,12 +133,7 @@ fn admit(
         (Inside::OwnOr(_), Ok(true)) => To::Back(None),
         _ => To::New,
     };
-    holds.check_inside_none(&path, held.identity(), to)?;
-    holds.check_unused(&held, &path, to)?;
-    let all = all_of(held.identity());
-    holds.check_image(&path, &all, held.lasting_name(), to.its_own())?;
-    let own = belongs?;
-    holds.check_belongs_below(&held, &path, name, to)?;
+    let own = holds.check_comes(&held, (&path, name), to, belongs)?;
     let overwrite = match inside {
         Inside::OwnOr(o) if !own => Some(o),
         Inside::Only(o) => Some(o),
@@ -149,7 +149,7 @@ fn admit(
         Some(_) => holds.check_disk(held.held(), &path, None)?,
     }
     let Some(overwrite) = overwrite else { return Ok(Some(held)) };
-    holds.check_no_twin(&held, &path, name)?;
+    holds.check_no_twin(&belongs::labels(&held, &path)?, &path, (name, None))?;
     if held.is_directory() {
         return super::plain::check_directory(&path).map(|()| Some(held));
     }
@@ -230,16 +230,39 @@ impl Holds {
         }
     }
 
-    /// Refuses a new device of a pool if there is something in it that nobody looked at: the process has ended since, or its name
-    /// leads to another one. The pool's own label may be there already, and nothing else.
-    pub(super) fn check_again(&self, held: &Held, path: &Path, pool: Option<PoolId>) -> Result<()> {
-        if pool.is_some_and(|id| {
-            belongs::labels(held, path)
-                .is_ok_and(|all| !all.is_empty() && all.iter().all(|l| l.pool == id))
-        }) {
+    /// Refuses what is, or may be, another's of this node or of others. Gives whether it carries its own pool's label; `belongs`: what
+    /// its labels say, which is told when nobody else is found to use it.
+    fn check_comes(
+        &self,
+        held: &Held,
+        (path, pool): (&Path, Option<&str>),
+        to: To<'_>,
+        belongs: Result<bool>,
+    ) -> Result<bool> {
+        self.check_inside_none(path, held.identity(), to)?;
+        self.check_unused(held, path, to)?;
+        self.check_image(path, &all_of(held.identity()), held.lasting_name(), to.its_own())?;
+        let own = belongs?;
+        self.check_belongs_below(held, path, pool, to)?;
+        Ok(own)
+    }
+
+    /// Refuses a new device of a pool that nobody looked at: the process has ended since, or its name leads to another one. All that
+    /// is asked of a device that comes is asked of it. The pool's own label may be there already, and nothing else.
+    pub(super) fn check_again(
+        &self,
+        held: &Held,
+        path: &Path,
+        owner: &Owner,
+        (pool, number): (Option<PoolId>, Option<u32>),
+    ) -> Result<()> {
+        let name = owner.pool();
+        self.check_comes(held, (path, name), To::New, self.check_belongs(held, path, name))?;
+        let labels = belongs::labels(held, path)?;
+        self.check_no_twin(&labels, path, (name, number))?;
+        if !labels.is_empty() && labels.iter().all(|l| Some(l.pool) == pool) {
             return Ok(());
         }
-        self.check_unused(held, path, To::New)?;
         let contents = held.contents().map_err(|e| unusable(path, e))?;
         match contents.data {
             false => Ok(()),
@@ -275,5 +298,58 @@ impl Holds {
         }
         all.into_iter().for_each(|taken| drop(taken.keep()));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Make;
+    use super::super::label::Label;
+    use super::*;
+    use weir_control::dataplane::{KnownImage, KnownPool};
+    use weir_control::model::{Device, Pool};
+
+    const SIZE: u64 = 4 << 20;
+
+    /// It was to come to a pool and the process has ended; its name leads to a volume that is not up, or into a pool's directory, or to
+    /// another device of its pool.
+    #[tokio::test]
+    async fn what_nobody_has_looked_at_since_is_asked_what_a_new_device_is() {
+        let dir = std::env::temp_dir().join(format!("weir-again-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&dir));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let (path, id) = (dir.join("disk"), PoolId(7));
+        let known = Device::known(DeviceKind::File, Some(path.display().to_string()), SIZE);
+        let devices = vec![Device { new: true, ..known.clone() }];
+        let pool =
+            Pool { name: "p".into(), devices, id: Some(id), protection: None, left: Vec::new() };
+        let owner = Owner::Pool("p".into());
+        let image = KnownImage { volume: "v".into(), place: 0, path: path.clone(), identity: None };
+        let of_pool = |name: &str, id, directories| KnownPool {
+            name: name.into(),
+            id,
+            devices: 2,
+            directories,
+        };
+        let inside = of_pool("d", PoolId(8), vec![(0, dir.clone())]);
+        let mut twin = vec![0; SIZE as usize];
+        twin.extend(Label { pool: id, device: 1, size: SIZE }.encode());
+        for (pools, images, content, why) in [
+            (vec![], vec![image], vec![0; SIZE as usize], "volume `v`"),
+            (vec![inside], vec![], vec![0; SIZE as usize], "directory of pool `d`"),
+            (vec![of_pool("p", id, vec![])], vec![], twin.clone(), "label of device 1"),
+        ] {
+            std::fs::write(&path, &content).expect("a file");
+            let holds = Arc::<Holds>::default();
+            holds.know(pools, images);
+            let e = holds.start_plain(&pool).await.expect_err(why);
+            assert!(e.to_string().contains(why), "{e}");
+            let made =
+                holds.hold_device((&owner, Some(id)), &known, Make::Anew(id)).await.map(drop);
+            let e = made.expect_err(why);
+            assert!(e.to_string().contains(why), "{e}");
+            assert!(std::fs::read(&path).expect("read") == content, "it was written to");
+        }
+        std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

@@ -50,15 +50,19 @@ fn span(page: &[u8], at: u64) -> Option<Span> {
 
 /// The labels that a file or block device carries, at any of the places where labels are, and what they are of.
 pub(super) fn spans(held: &Held, path: &Path) -> Result<Vec<Span>> {
-    let mut found = Vec::new();
     if held.is_directory() {
-        return Ok(found);
+        return Ok(Vec::new());
     }
-    let io = |e: std::io::Error| unusable(path, e);
-    let end = held.len().map_err(io)? / PAGE * PAGE;
-    let places = [Some(0), Some(PAGE), end.checked_sub(PAGE), end.checked_sub(2 * PAGE)];
-    for at in places.into_iter().flatten().filter(|at| at + PAGE <= end) {
-        let page = held.read(at, PAGE as usize).map_err(io)?;
+    let end = held.len().map_err(|e| unusable(path, e))?;
+    spans_between(held, path, (0, end))
+}
+
+/// The same of a device that were between these places of it.
+pub(super) fn spans_between(held: &Held, path: &Path, (from, to): (u64, u64)) -> Result<Vec<Span>> {
+    let (mut found, end) = (Vec::new(), to / PAGE * PAGE);
+    let places = [Some(from), Some(from + PAGE), end.checked_sub(PAGE), end.checked_sub(2 * PAGE)];
+    for at in places.into_iter().flatten().filter(|at| (from..end).contains(at)) {
+        let page = held.read(at, PAGE as usize).map_err(|e| unusable(path, e))?;
         found.extend(span(&page, at).filter(|s| !found.contains(s)));
     }
     Ok(found)
@@ -66,11 +70,15 @@ pub(super) fn spans(held: &Held, path: &Path) -> Result<Vec<Span>> {
 
 /// The labels alone.
 pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
+    spans(held, path).map(alone)
+}
+
+pub(super) fn alone(spans: Vec<Span>) -> Vec<Found> {
     let mut found = Vec::new();
-    for Span { label, .. } in spans(held, path)? {
+    for Span { label, .. } in spans {
         found.extend(Some(label).filter(|l| !found.contains(l)));
     }
-    Ok(found)
+    found
 }
 
 /// Whether a directory has this file, by a name that will do.
@@ -260,15 +268,21 @@ impl Holds {
         }
     }
 
-    /// Refuses a new device of a plain pool that carries the label of one which that has: it is a path to that one, or a copy of it. In
-    /// a protected pool the store looks for that.
-    pub(super) fn check_no_twin(&self, held: &Held, path: &Path, pool: Option<&str>) -> Result<()> {
+    /// Refuses what carries the label of another device than this `number` of its own plain pool: it is a path to that one, or a copy
+    /// of it. In a protected pool the store looks for that.
+    pub(super) fn check_no_twin(
+        &self,
+        labels: &[Found],
+        path: &Path,
+        (pool, number): (Option<&str>, Option<u32>),
+    ) -> Result<()> {
         let known = lock(&self.known).clone();
         let Some(p) = known.iter().find(|p| pool == Some(p.name.as_str())) else {
             return Ok(());
         };
-        let of = |l: &Found| l.number.filter(|n| l.pool == p.id && (*n as usize) < p.devices);
-        match labels(held, path)?.iter().find_map(of) {
+        let is_one = |n: &u32| (*n as usize) < p.devices && Some(*n) != number;
+        let of = |l: &Found| l.number.filter(|n| l.pool == p.id && is_one(n));
+        match labels.iter().find_map(of) {
             None => Ok(()),
             Some(n) => Err(in_use(path, format!("it carries the label of device {n} of this pool, and is that or a copy of it")).hint(
                 "name another device; if it is no path to that disk, but a copy that nobody needs, erase its first and last MiB",

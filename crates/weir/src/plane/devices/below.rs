@@ -4,7 +4,10 @@ use super::admit::kept;
 use super::{Holds, Owner, belongs, in_use, unusable};
 use std::path::{Path, PathBuf};
 use weir_control::{Code, Result};
-use weir_uring::device::{Below, Extent, PAGE, Part, above, below, soon_at, used_beside};
+use weir_uring::device::{
+    Below, Extent, PAGE, Part, above, below, below_bytes, node_of, soon_at, unclear_loops,
+    used_beside,
+};
 use weir_uring::{Held, Identity};
 
 fn made_of(part: &Part) -> String {
@@ -16,22 +19,40 @@ fn below_of(held: &Held, path: &Path) -> Result<Below> {
     below(held.identity(), held.path()).map_err(|why| unusable(path, why))
 }
 
+/// Refuses what a loop device may show beside these, which does not say what it is made of: who takes bytes anew asks for certainty.
+fn check_clear(parts: &[Part], path: &Path) -> Result<()> {
+    // These are the way down, by whatever names.
+    let is_one = |node: &PathBuf| parts.iter().any(|part| part.of == *node);
+    let number = |part: &Part| std::fs::metadata(&part.of).ok().and_then(|m| Identity::of(&m));
+    let own: Vec<_> = parts.iter().filter_map(number).collect();
+    for part in parts {
+        let unclear = unclear_loops(part.identity, &own);
+        if let Some(node) = unclear.into_iter().find(|node| !is_one(node)) {
+            let why = format!(
+                "{}, and {} may be: it does not say what it is made of",
+                made_of(part),
+                node.display()
+            );
+            return Err(in_use(path, why));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses bytes of `this` that a partition has as well.
+fn check_no_partition(bytes: Extent, this: Identity, path: &Path) -> Result<()> {
+    match bytes.partitions().into_iter().find(|p| *p != this) {
+        None => Ok(()),
+        Some(p) => {
+            let name = node_of(p).unwrap_or_else(|| "a partition".into());
+            Err(in_use(path, format!("{} has some of these bytes", name.display())))
+        }
+    }
+}
+
 fn is_of(part: &Part, held: &Held) -> bool {
     let of = std::fs::metadata(&part.of).ok().and_then(|m| Identity::of(&m));
     of == Some(held.identity())
-}
-
-/// Whether something else shows what is behind its first bytes, so many, or may, as it is not known where these are: then it may be
-/// somebody else's, up or not.
-pub(super) fn is_shown_behind(held: &Held, path: &Path, bytes: u64) -> Result<bool> {
-    let Below { parts, beside } = below_of(held, path)?;
-    let is_held = |shown: &Extent| shown.had_by().contains(&held.identity());
-    let others = |of: Extent| above(of).iter().any(|(_, shown)| !is_held(shown));
-    Ok(match parts.as_slice() {
-        [] => !beside.is_empty() || others(Extent::all(held.identity()).behind(bytes)),
-        [part] if is_of(part, held) => others(part.bytes.behind(bytes)),
-        _ => true,
-    })
 }
 
 /// To whom something comes.
@@ -71,12 +92,11 @@ impl Holds {
             let has = |i: &Identity| self.has(*i, |owner| Some(owner) == to.its_own());
             bytes.had_by().iter().any(has)
         };
+        if to == To::New {
+            check_clear(&parts, path)?;
+        }
         for part in parts {
-            let inside = || self.check_inside_none(&part.name, part.identity, to);
-            self.check_part(&part, path, to.its_own(), inside)?;
-            if let Some(why) = kept(|| part.used_by(is_own)) {
-                return Err(in_use(path, format!("{}, which is in use: {why}", made_of(&part))));
-            }
+            self.check_part_unused(&part, path, to, is_own)?;
         }
         self.check_beside(&beside, path, to.its_own())?;
         match kept(|| used_beside(&beside, is_own)) {
@@ -85,7 +105,72 @@ impl Holds {
         }
     }
 
-    /// The same where what somebody has comes to them again: it refuses what others have of this node, above it or below, up or not.
+    fn check_part_unused(
+        &self,
+        part: &Part,
+        path: &Path,
+        to: To<'_>,
+        is_own: impl Fn(Extent) -> bool,
+    ) -> Result<()> {
+        let inside = || self.check_inside_none(&part.name, part.identity, to);
+        self.check_part(part, path, to.its_own(), inside)?;
+        match kept(|| part.used_by(&is_own)) {
+            Some(why) => Err(in_use(path, format!("{}, which is in use: {why}", made_of(part)))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses bytes of a device that its `pool` has not had yet, if anything else shows some of them, or may. Whether somebody has
+    /// that now does not matter: it may be a pool's or a volume's that is not up.
+    pub(super) fn check_gained_below(
+        &self,
+        held: &Held,
+        (path, pool): (&Path, Option<&str>),
+        bytes: Extent,
+    ) -> Result<()> {
+        let found = below_bytes((held.identity(), held.path()), bytes);
+        let Below { parts, beside } = found.map_err(|why| unusable(path, why))?;
+        check_no_partition(bytes, held.identity(), path)?;
+        check_clear(&parts, path)?;
+        let of_parts = parts.iter().flat_map(|part| &part.beside);
+        if let Some((node, _)) = beside.iter().chain(of_parts).next() {
+            return Err(in_use(path, format!("{} shows some of these bytes", node.display())));
+        }
+        for part in &parts {
+            check_no_partition(part.bytes, part.identity, path)?;
+            self.check_part_unused(part, path, To::New, |_| false)?;
+        }
+        self.check_labels_below(held, &parts, (path, pool), || 0)
+    }
+
+    /// Refuses a device of a pool of which nothing tells that it is this one, if another device which that pool has shows some of the
+    /// bytes that it had.
+    pub(super) fn check_not_twice(
+        &self,
+        held: &Held,
+        path: &Path,
+        (owner, had): (&Owner, u64),
+    ) -> Result<()> {
+        let bytes = Extent::of(held.identity(), 0, had);
+        let found = below_bytes((held.identity(), held.path()), bytes);
+        let Below { parts, mut beside } = found.map_err(|why| unusable(path, why))?;
+        beside.extend(above(bytes));
+        for part in parts {
+            beside.push((part.name, part.bytes));
+            beside.extend(part.beside);
+        }
+        let has = |i: &Identity| *i != held.identity() && self.has(*i, |other| other == owner);
+        match beside.iter().find(|(_, bytes)| bytes.had_by().iter().any(has)) {
+            Some((node, _)) => {
+                let why = format!("{} shows some of it, another device of {owner}", node.display());
+                Err(in_use(path, why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// As [`check_below`](Holds::check_below) where what somebody has comes to them again: it refuses what others have of this node,
+    /// above it or below, up or not.
     /// What is beside it may be `its_own`, such as a device of the pool that comes back by another path. So many of its first bytes are
     /// `for_hosts`, as its own label behind them tells: labels in them are what those have written.
     pub(super) fn check_below_again(

@@ -7,6 +7,7 @@ mod admit;
 mod answers;
 mod belongs;
 mod below;
+mod growing;
 mod label;
 mod lent;
 mod one_path;
@@ -55,6 +56,16 @@ pub(crate) enum Owner {
     Look,
 }
 
+impl Owner {
+    /// The name of the pool that it is.
+    fn pool(&self) -> Option<&str> {
+        match self {
+            Owner::Pool(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -75,6 +86,8 @@ struct Entry {
     made: Option<Made>,
     /// What is in it was looked at for its owner, and may be lost.
     admitted: bool,
+    /// So many bytes for volumes it may have from its next start on: what it has gained was looked at.
+    grows_to: Option<u64>,
 }
 
 /// Everything that the process holds.
@@ -236,6 +249,7 @@ impl Holds {
                         looked_at: true,
                         made: None,
                         admitted: false,
+                        grows_to: None,
                     });
                     return Ok(held);
                 }

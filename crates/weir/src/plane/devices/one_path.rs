@@ -237,8 +237,8 @@ mod tests {
         std::fs::write(&path, content).expect("a file");
         let holds = Arc::<Holds>::default();
         let held = holds.take(&Owner::Look, &path, false, Wait::No).expect("taken");
-        assert!(holds.check_again(&held, &path, Some(PoolId(7))).is_ok());
-        assert!(holds.check_again(&held, &path, Some(PoolId(8))).is_err());
+        assert!(holds.check_again(&held, &path, &Owner::Look, (Some(PoolId(7)), None)).is_ok());
+        assert!(holds.check_again(&held, &path, &Owner::Look, (Some(PoolId(8)), None)).is_err());
         std::fs::remove_file(&path).expect("removed");
     }
 }

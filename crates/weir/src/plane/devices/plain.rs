@@ -1,8 +1,10 @@
 //! Devices of plain pools: made once, found again by their labels.
 
+mod known;
+#[cfg(test)]
+mod tests;
+
 use super::admit::check_kind;
-use super::belongs::{Found, spans};
-use super::below::is_shown_behind;
 use super::label::{Label, most};
 use super::{Holds, Owner, Taken, Wait, Waited, check_waited, protected, unusable};
 use std::io::ErrorKind;
@@ -83,6 +85,8 @@ struct Starting<'a> {
     device: &'a Device,
     path: &'a Path,
     waited: &'a Waited<'a>,
+    /// So many bytes for volumes it is to have, and what it gains by that was looked at.
+    grows_to: Option<u64>,
 }
 
 impl Starting<'_> {
@@ -122,16 +126,11 @@ impl Starting<'_> {
     /// The label of one that a pool has had.
     fn known_label(&self, held: &Held) -> Result<Option<Label>> {
         match self.read_label(held, self.device.had())? {
-            // A change of size that a crash has cut off may have come this far.
-            None if self.device.grown_from.is_some() => self.read_label(held, self.device.size),
+            // A change of size that a crash has cut off may have come this far. A disk is not looked at behind what it had.
+            None if self.device.grown_from.is_some() && !held.is_block() => {
+                self.read_label(held, self.device.size)
+            }
             l => Ok(l),
-        }
-    }
-
-    fn name(&self) -> Option<&str> {
-        match self.owner {
-            Owner::Pool(name) => Some(name),
-            _ => None,
         }
     }
 
@@ -139,38 +138,36 @@ impl Starting<'_> {
         Some(l.pool) == self.pool && l.device == self.number
     }
 
-    /// Gives a file so many bytes for volumes and room for a label behind them, if it can be made longer. Gives what
-    /// there is for volumes now, and whether a label fits behind it.
-    fn make_room(&self, held: &Held, wanted: u64) -> Result<(u64, bool)> {
+    /// Gives a new file so many bytes for volumes and room for a label behind them, if it can be made longer. Gives what there is
+    /// for volumes then: what cannot get longer gives up its end for the label.
+    fn make_room(&self, held: &Held, wanted: u64) -> Result<u64> {
         check_waited(self.path, self.waited)?;
         let len = held.len().map_err(|e| self.io(e))?;
-        let whole = Label::place(wanted) + PAGE;
-        if !held.is_block() && len < whole && held.set_len(whole).is_ok() {
-            return Ok((wanted, true));
+        if !held.is_block() && len < most(wanted) && held.set_len(most(wanted)).is_ok() {
+            return Ok(wanted);
         }
         if len < wanted {
-            let why = format!("it cannot get {}", format_size(wanted));
-            return Err(
-                unusable(self.path, why).hint("is its file system full, or too small for it?")
-            );
+            return Err(self.no_room(wanted));
         }
-        if len >= whole && !held.is_block() && wanted > 0 {
-            return Ok((wanted, true));
+        match !held.is_block() && len >= most(wanted) && wanted > 0 {
+            true => Ok(wanted),
+            false => Ok((len / PAGE * PAGE).saturating_sub(PAGE)),
         }
-        let place = (len / PAGE * PAGE).saturating_sub(PAGE);
-        // One that is new gives up its last MiB for it, if there is no rest behind the last whole one.
-        let free = self.device.new || place / EXTENT_ALIGN == len / EXTENT_ALIGN;
-        match free && place > 0 {
-            true => Ok((place, true)),
-            false => Ok((len, false)),
-        }
+    }
+
+    fn no_room(&self, wanted: u64) -> Error {
+        let why = format!("it cannot get {}", format_size(wanted));
+        unusable(self.path, why).hint("is its file system full, or too small for it?")
     }
 
     /// Refuses what is in a new device if it was never looked at: a crash came between, and another disk may have the name.
     fn check_new(&self, holds: &Holds, held: &Held) -> Result<()> {
         match holds.may_be_wiped(self.owner, self.path) {
             true => Ok(()),
-            false => holds.check_again(held, self.path, self.pool),
+            false => {
+                let number = Some(self.number);
+                holds.check_again(held, self.path, self.owner, (self.pool, number))
+            }
         }
     }
 
@@ -183,7 +180,7 @@ impl Starting<'_> {
             false if declared > 0 && len <= most(declared) => declared,
             false => declared.max(len),
         };
-        let (size, room) = self.make_room(held, wanted)?;
+        let size = self.make_room(held, wanted)?;
         if size < EXTENT_ALIGN {
             return Err(Error::new(
                 Code::InvalidDevice,
@@ -194,80 +191,35 @@ impl Starting<'_> {
         }
         holds.check_alone(held, self.path, self.pool.unwrap_or(PoolId(0)), self.waited)?;
         let len = held.len().map_err(|e| self.io(e))?;
-        let zeros = vec![0; ENDS.min(len / PAGE * PAGE) as usize];
-        let last = (len / PAGE * PAGE).saturating_sub(ENDS);
-        for at in [0, last] {
+        self.clear(held, (0, len / PAGE * PAGE))?;
+        self.finish(held, size)
+    }
+
+    /// Takes away what is at both ends of bytes that come to the pool.
+    fn clear(&self, held: &Held, (from, to): (u64, u64)) -> Result<()> {
+        let zeros = vec![0; ENDS.min(to.saturating_sub(from)) as usize];
+        for at in [from, to.saturating_sub(ENDS).max(from)] {
             check_waited(self.path, self.waited)?;
             held.write(at, &zeros).map_err(|e| self.io(e))?;
         }
-        self.finish(held, size, room)
+        Ok(())
     }
 
-    /// Labels it.
-    fn finish(&self, held: &Held, size: u64, room: bool) -> Result<DeviceFound> {
-        match self.label(size).filter(|_| room) {
+    /// Labels it behind so many bytes for volumes.
+    fn finish(&self, held: &Held, size: u64) -> Result<DeviceFound> {
+        match self.label(size) {
             Some(l) => {
                 check_waited(self.path, self.waited)?;
                 held.write(Label::place(size), &l.encode()).map_err(|e| self.io(e))?;
-                Ok(DeviceFound { size, labelled: true, identity: None })
+                Ok(DeviceFound { size, labelled: true, ..DeviceFound::default() })
             }
-            None => {
-                let identity = held.lasting_name().map(str::to_owned);
-                Ok(DeviceFound { size, labelled: false, identity })
-            }
+            None => Ok(self.unlabelled(held, size)),
         }
     }
 
-    fn start_known(&self, holds: &Holds, held: &Held) -> Result<DeviceFound> {
-        let (d, len) = (self.device, held.len().map_err(|e| self.io(e))?);
-        if len < d.had() {
-            let why = format!("it has {}, and had {}", format_size(len), format_size(d.had()));
-            return Err(foreign(self.path, why));
-        }
-        match self.known_label(held)? {
-            Some(l) if !self.is_ours(&l) => {
-                let why = format!("it carries the label of device {} of pool {}", l.device, l.pool);
-                return Err(foreign(self.path, why));
-            }
-            None if d.labelled => {
-                return Err(foreign(self.path, "it does not carry the pool's label"));
-            }
-            None if !is_as_recorded(d.identity.as_deref(), held.lasting_name()) => {
-                return Err(foreign(self.path, "it is another file or disk of that name"));
-            }
-            // Nothing tells it from others but what they carry.
-            None => {
-                holds.check_belongs(held, self.path, self.name())?;
-            }
-            Some(_) => {}
-        }
-        if d.grown_from.is_none() && d.labelled {
-            // A disk may have become larger below; of a file, what is behind the label is nobody's.
-            let place = (len / PAGE * PAGE).saturating_sub(PAGE);
-            if !held.is_block() || place < Label::place(d.size) + EXTENT_ALIGN {
-                return Ok(DeviceFound { size: d.size, labelled: true, identity: None });
-            }
-            // Or it is set up so that it shows what is another's as well, of this pool or not, up or not.
-            let is_own = |l: &Found| Some(l.pool) == self.pool && l.number == Some(self.number);
-            let labels = spans(held, self.path)?.into_iter().filter(|s| s.at == place);
-            let label = labels.map(|s| s.label).find(|l| !is_own(l));
-            let behind = Label::place(d.size) + PAGE;
-            if label.is_some() || is_shown_behind(held, self.path, behind)? {
-                tracing::warn!(
-                    device = %self.path.display(),
-                    "it is larger than it was, and what is behind its label is shown by another device or \
-                     carries a label: the pool does not grow by that"
-                );
-                return Ok(DeviceFound { size: d.size, labelled: true, identity: None });
-            }
-            return self.finish(held, place, true);
-        }
-        let wanted = if d.grown_from.is_some() { d.size } else { len.max(d.size) };
-        let (size, room) = match held.is_block() || d.grown_from.is_some() || d.size > 0 {
-            true => self.make_room(held, wanted)?,
-            false => (len, false),
-        };
-        self.finish(held, size, room)
+    fn unlabelled(&self, held: &Held, size: u64) -> DeviceFound {
+        let identity = held.lasting_name().map(str::to_owned);
+        DeviceFound { size, identity, ..DeviceFound::default() }
     }
 
     fn start_directory(&self) -> Result<DeviceFound> {
@@ -287,7 +239,7 @@ impl Starting<'_> {
                 }
             }
         }
-        Ok(DeviceFound { size: 0, labelled: self.pool.is_some(), identity: None })
+        Ok(DeviceFound { labelled: self.pool.is_some(), ..DeviceFound::default() })
     }
 
     fn start(&self, holds: &Arc<Holds>) -> Result<(DeviceFound, Taken)> {
@@ -311,6 +263,10 @@ impl Starting<'_> {
                 if !held.is_kept() {
                     let place = || Ok(if known()? { Label::place(self.device.had()) } else { 0 });
                     holds.check_below_again(&held, self.path, Some(self.owner), place)?;
+                    if !held.is_directory() && !known()? {
+                        let had = self.device.had();
+                        holds.check_not_twice(&held, self.path, (self.owner, had))?;
+                    }
                 }
             }
         }
@@ -369,7 +325,9 @@ impl Holds {
             let found = self
                 .helped_while(&at, move |holds, waited| {
                     let (owner, device, path) = (&owner, &device, &path);
-                    Starting { owner, pool: id, number, device, path, waited }.start(holds)
+                    let grows_to = holds.take_growth(owner, path);
+                    Starting { owner, pool: id, number, device, path, waited, grows_to }
+                        .start(holds)
                 })
                 .await
                 .map_err(|e| {
@@ -432,7 +390,12 @@ fn unlabel(held: &Held, path: &Path, device: &Device, id: Option<PoolId>) -> Res
         return Ok(());
     }
     let len = held.len().map_err(|e| unusable(path, e))?;
-    for place in [Label::place(device.size), (len / PAGE * PAGE).saturating_sub(PAGE)] {
+    let last = |len: u64| (len / PAGE * PAGE).saturating_sub(PAGE);
+    let mut places = vec![Label::place(device.had()), last(device.had())];
+    // A crash may have come before its size was recorded. What a disk has gained is not this pool's.
+    places.extend((!held.is_block()).then(|| Label::place(device.size)));
+    places.extend(device.new.then(|| last(len)));
+    for place in places {
         if place + PAGE > len {
             continue;
         }
@@ -442,174 +405,4 @@ fn unlabel(held: &Held, path: &Path, device: &Device, id: Option<PoolId>) -> Res
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use weir_control::dataplane::KnownPool;
-
-    struct Dir(PathBuf);
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            drop(std::fs::remove_dir_all(&self.0));
-        }
-    }
-
-    fn dir(name: &str) -> Dir {
-        let dir = std::env::temp_dir().join(format!("weir-plain-{name}-{}", std::process::id()));
-        drop(std::fs::remove_dir_all(&dir));
-        std::fs::create_dir_all(&dir).expect("a directory");
-        Dir(dir)
-    }
-
-    const SIZE: u64 = 4 << 20;
-
-    /// Starts a device as a pool of this identity has it, with nobody else there.
-    fn start(path: &Path, pool: u128, known: &Device) -> Result<DeviceFound> {
-        let owner = Owner::Pool("p".into());
-        let (pool, number) = (Some(PoolId(pool)), 0);
-        let s = Starting { owner: &owner, pool, number, device: known, path, waited: &|| true };
-        s.start(&Arc::default()).map(|(found, taken)| {
-            taken.keep();
-            found
-        })
-    }
-
-    fn file(path: &Path, size: u64) -> Device {
-        Device::known(DeviceKind::File, Some(path.display().to_string()), size)
-    }
-
-    #[test]
-    fn a_device_of_an_older_program_is_labelled_and_keeps_its_data() {
-        let d = dir("older");
-        let path = d.0.join("disk");
-        let data: Vec<u8> = (0..SIZE).map(|n| (n % 251) as u8).collect();
-        std::fs::write(&path, &data).expect("written");
-        let old = file(&path, SIZE);
-        let found = start(&path, 7, &old).expect("it starts");
-        assert_eq!(found, DeviceFound { size: SIZE, labelled: true, identity: None });
-        let now = std::fs::read(&path).expect("read");
-        assert!(now[..data.len()] == data && now.len() as u64 == SIZE + PAGE);
-        // From now on it is told from others.
-        let known = Device { labelled: true, ..old.clone() };
-        assert_eq!(start(&path, 7, &known).expect("it starts"), found);
-        for known in [&known, &old] {
-            let e = start(&path, 8, known).expect_err("another pool's");
-            assert!(e.reason.contains("label of device 0 of pool"), "{e}");
-        }
-        std::fs::write(&path, &data).expect("written");
-        let e = start(&path, 7, &known).expect_err("it has no label");
-        assert_eq!(e.code, Code::PoolDamaged);
-        assert!(std::fs::read(&path).expect("read") == data, "nothing is written to it");
-    }
-
-    #[test]
-    fn growing_that_was_cut_off_goes_on() {
-        let d = dir("growing");
-        let path = d.0.join("disk");
-        let new = Device { new: true, ..file(&path, SIZE) };
-        start(&path, 7, &new).expect("it is made");
-        let growing = Device { labelled: true, grown_from: Some(SIZE), ..file(&path, 2 * SIZE) };
-        for len in [SIZE + PAGE, SIZE + PAGE + 5000, 2 * SIZE + PAGE] {
-            let f = std::fs::File::options().write(true).open(&path).expect("open");
-            f.set_len(len).expect("its length");
-            let found = start(&path, 7, &growing).expect("it grows");
-            assert_eq!((found.size, found.labelled), (2 * SIZE, true), "from {len}");
-            let f = std::fs::read(&path).expect("read");
-            assert_eq!(f.len() as u64, 2 * SIZE + PAGE);
-            // Back to before, for the next length.
-            let label = Label { pool: PoolId(7), device: 0, size: SIZE }.encode();
-            let mut f = f[..SIZE as usize].to_vec();
-            f.extend(label);
-            std::fs::write(&path, f).expect("written");
-        }
-    }
-
-    /// A device of which nothing is known but its size, as an older program left it, and another pool's disk has its name now.
-    #[test]
-    fn what_carries_the_label_of_another_pool_of_the_node_is_not_taken() {
-        let dir = dir("foreign");
-        let path = dir.0.join("d");
-        // At any of the places where labels are.
-        let label = Label { pool: PoolId(9), device: 0, size: SIZE };
-        let mut content = vec![0; SIZE as usize + 100];
-        content[..PAGE as usize].copy_from_slice(&label.encode());
-        std::fs::write(&path, &content).expect("a file");
-        let owner = Owner::Pool("p".into());
-        let holds = Arc::<Holds>::default();
-        let known = |name: &str, id| KnownPool {
-            name: name.into(),
-            id: PoolId(id),
-            devices: 1,
-            directories: Vec::new(),
-        };
-        holds.know(vec![known("p", 7), known("other", 9)], Vec::new());
-        let known = file(&path, SIZE);
-        let s = Starting {
-            owner: &owner,
-            pool: Some(PoolId(7)),
-            number: 0,
-            device: &known,
-            path: &path,
-            waited: &|| true,
-        };
-        let e = s.start(&holds).err().expect("it is another pool's");
-        assert!(e.to_string().contains("pool `other`"), "{e}");
-        assert!(std::fs::read(&path).expect("read") == content, "nothing is written");
-        assert!(holds.paths_of(|_| true).is_empty(), "and it is let go of");
-    }
-
-    /// Somebody has given up while the first of several writes was under way.
-    #[test]
-    fn nothing_more_is_written_for_somebody_who_has_gone() {
-        let d = dir("gone");
-        let (path, sub) = (d.0.join("disk"), d.0.join("dir"));
-        let content = vec![7; 8 << 20];
-        std::fs::write(&path, &content).expect("a file");
-        let owner = Owner::Pool("p".into());
-        let (holds, asked) = (Arc::<Holds>::default(), std::cell::Cell::new(0));
-        let waited = || asked.replace(asked.get() + 1) < 2;
-        let device = |path: &Path, kind| Device {
-            new: true,
-            ..Device::known(kind, Some(path.display().to_string()), SIZE)
-        };
-        let (disk, directory) = (device(&path, DeviceKind::File), device(&sub, DeviceKind::Dir));
-        drop(holds.take(&owner, &path, false, Wait::No).expect("it is there").keep());
-        holds.set_admitted(&owner, &path);
-        // A file is made longer before; of a directory the label is written, and named.
-        for (path, device, before) in [(&path, &disk, 0), (&sub, &directory, 1)] {
-            asked.set(before);
-            let (owner, waited) = (&owner, &waited);
-            let s = Starting { owner, pool: Some(PoolId(7)), number: 0, device, path, waited };
-            assert!(s.start(&holds).is_err());
-        }
-        let now = std::fs::read(&path).expect("read");
-        assert!(now[..1 << 20].iter().all(|b| *b == 0), "the first write was under way");
-        assert!(now[1 << 20..8 << 20] == content[1 << 20..], "its end is as it was");
-        assert!(!sub.exists(), "what was made for it is gone, with all that came into it");
-    }
-
-    #[test]
-    fn only_what_is_new_is_made() {
-        let d = dir("new");
-        let path = d.0.join("disk");
-        let known = file(&path, SIZE);
-        assert!(start(&path, 7, &known).is_err() && !path.exists());
-        let sub = d.0.join("dir");
-        let directory = Device::known(DeviceKind::Dir, Some(sub.display().to_string()), 0);
-        assert!(start(&sub, 7, &directory).is_err() && !sub.exists());
-        start(&sub, 7, &Device { new: true, ..directory.clone() }).expect("it is made");
-        let labelled = Device { labelled: true, ..directory };
-        start(&sub, 7, &labelled).expect("it is there");
-        assert!(start(&sub, 8, &labelled).is_err(), "another pool's");
-        std::fs::remove_file(sub.join(DIR_LABEL)).expect("removed");
-        assert!(start(&sub, 7, &labelled).is_err() && !sub.join(DIR_LABEL).exists());
-        // What cannot be made leaves nothing.
-        let none = d.0.join("none/disk");
-        assert!(start(&none, 7, &Device { new: true, ..known }).is_err());
-        let small = Device { new: true, ..file(&path, 4096) };
-        assert!(start(&path, 7, &small).is_err() && !path.exists());
-    }
 }

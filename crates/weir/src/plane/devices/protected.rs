@@ -124,7 +124,7 @@ fn hold(
         (Make::Nothing, Some(pool)) => check_label(&held, &path, pool)?,
         // Another device may have the name since it was looked at.
         (Make::Anew(pool), _) | (Make::File, Some(pool)) if !holds.may_be_wiped(owner, &path) => {
-            holds.check_again(&held, &path, Some(pool))?;
+            holds.check_again(&held, &path, owner, (Some(pool), None))?;
         }
         (Make::Nothing, None) => {}
         _ => {}

@@ -204,6 +204,7 @@ impl Node {
                 size: d.size,
                 labelled: d.labelled,
                 identity: name(d).or_else(|| d.identity.clone()),
+                gained: 0,
             };
             return Ok(pool.devices.iter().map(as_known).collect());
         }

@@ -141,8 +141,12 @@ pub(super) async fn open(
         return Err(Error::new(Code::Internal, format!("pool {} is a plain one", pool.name)));
     };
     let sum_data = summed(local, pool, p)?;
-    let as_known =
-        |d: &Device| DeviceFound { size: d.size, labelled: false, identity: d.identity.clone() };
+    let as_known = |d: &Device| DeviceFound {
+        size: d.size,
+        labelled: false,
+        identity: d.identity.clone(),
+        gained: 0,
+    };
     let mut sizes: Vec<DeviceFound> = pool.devices.iter().map(as_known).collect();
     let (mut found, mut unused) = (Vec::new(), Vec::new());
     let not_held = |(path, held): &(String, Result<_>)| {

@@ -1,0 +1,192 @@
+//! Devices of plain pools at a start, as files.
+
+use super::*;
+use weir_control::dataplane::KnownPool;
+
+struct Dir(PathBuf);
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn dir(name: &str) -> Dir {
+    let dir = std::env::temp_dir().join(format!("weir-plain-{name}-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&dir));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    Dir(dir)
+}
+
+const SIZE: u64 = 4 << 20;
+
+/// Starts a device as a pool of this identity has it, with nobody else there.
+fn start(path: &Path, pool: u128, known: &Device) -> Result<DeviceFound> {
+    let owner = Owner::Pool("p".into());
+    let (pool, number) = (Some(PoolId(pool)), 0);
+    let s = Starting {
+        owner: &owner,
+        pool,
+        number,
+        device: known,
+        path,
+        waited: &|| true,
+        grows_to: None,
+    };
+    s.start(&Arc::default()).map(|(found, taken)| {
+        taken.keep();
+        found
+    })
+}
+
+fn file(path: &Path, size: u64) -> Device {
+    Device::known(DeviceKind::File, Some(path.display().to_string()), size)
+}
+
+#[test]
+fn a_device_of_an_older_program_is_labelled_and_keeps_its_data() {
+    let d = dir("older");
+    let path = d.0.join("disk");
+    let data: Vec<u8> = (0..SIZE).map(|n| (n % 251) as u8).collect();
+    std::fs::write(&path, &data).expect("written");
+    let old = file(&path, SIZE);
+    let found = start(&path, 7, &old).expect("it starts");
+    assert_eq!(found, DeviceFound { size: SIZE, labelled: true, ..DeviceFound::default() });
+    let now = std::fs::read(&path).expect("read");
+    assert!(now[..data.len()] == data && now.len() as u64 == SIZE + PAGE);
+    // From now on it is told from others.
+    let known = Device { labelled: true, ..old.clone() };
+    assert_eq!(start(&path, 7, &known).expect("it starts"), found);
+    for known in [&known, &old] {
+        let e = start(&path, 8, known).expect_err("another pool's");
+        assert!(e.reason.contains("label of device 0 of pool"), "{e}");
+    }
+    std::fs::write(&path, &data).expect("written");
+    let e = start(&path, 7, &known).expect_err("it has no label");
+    assert_eq!(e.code, Code::PoolDamaged);
+    assert!(std::fs::read(&path).expect("read") == data, "nothing is written to it");
+}
+
+#[test]
+fn growing_that_was_cut_off_goes_on() {
+    let d = dir("growing");
+    let path = d.0.join("disk");
+    let new = Device { new: true, ..file(&path, SIZE) };
+    start(&path, 7, &new).expect("it is made");
+    let growing = Device { labelled: true, grown_from: Some(SIZE), ..file(&path, 2 * SIZE) };
+    for len in [SIZE + PAGE, SIZE + PAGE + 5000, 2 * SIZE + PAGE] {
+        let f = std::fs::File::options().write(true).open(&path).expect("open");
+        f.set_len(len).expect("its length");
+        let found = start(&path, 7, &growing).expect("it grows");
+        assert_eq!((found.size, found.labelled), (2 * SIZE, true), "from {len}");
+        let f = std::fs::read(&path).expect("read");
+        assert_eq!(f.len() as u64, 2 * SIZE + PAGE);
+        // Back to before, for the next length.
+        let label = Label { pool: PoolId(7), device: 0, size: SIZE }.encode();
+        let mut f = f[..SIZE as usize].to_vec();
+        f.extend(label);
+        std::fs::write(&path, f).expect("written");
+    }
+}
+
+/// A device of which nothing is known but its size, as an older program left it, and another pool's disk has its name now.
+#[test]
+fn what_carries_the_label_of_another_pool_of_the_node_is_not_taken() {
+    let dir = dir("foreign");
+    let path = dir.0.join("d");
+    // At any of the places where labels are.
+    let label = Label { pool: PoolId(9), device: 0, size: SIZE };
+    let mut content = vec![0; SIZE as usize + 100];
+    content[..PAGE as usize].copy_from_slice(&label.encode());
+    std::fs::write(&path, &content).expect("a file");
+    let owner = Owner::Pool("p".into());
+    let holds = Arc::<Holds>::default();
+    let known = |name: &str, id| KnownPool {
+        name: name.into(),
+        id: PoolId(id),
+        devices: 2,
+        directories: Vec::new(),
+    };
+    holds.know(vec![known("p", 7), known("other", 9)], Vec::new());
+    let known = file(&path, SIZE);
+    let s = Starting {
+        owner: &owner,
+        pool: Some(PoolId(7)),
+        number: 0,
+        device: &known,
+        path: &path,
+        waited: &|| true,
+        grows_to: None,
+    };
+    let e = s.start(&holds).err().expect("it is another pool's");
+    assert!(e.to_string().contains("pool `other`"), "{e}");
+    assert!(std::fs::read(&path).expect("read") == content, "nothing is written");
+    // Nor at that of another device of this one.
+    let twin = Label { pool: PoolId(7), device: 1, size: SIZE };
+    content[..PAGE as usize].copy_from_slice(&twin.encode());
+    std::fs::write(&path, &content).expect("a file");
+    let e = s.start(&holds).err().expect("it is another device");
+    assert!(e.to_string().contains("label of device 1 of this pool"), "{e}");
+    assert!(std::fs::read(&path).expect("read") == content, "nothing is written");
+    assert!(holds.paths_of(|_| true).is_empty(), "and it is let go of");
+}
+
+/// Somebody has given up while the first of several writes was under way.
+#[test]
+fn nothing_more_is_written_for_somebody_who_has_gone() {
+    let d = dir("gone");
+    let (path, sub) = (d.0.join("disk"), d.0.join("dir"));
+    let content = vec![7; 8 << 20];
+    std::fs::write(&path, &content).expect("a file");
+    let owner = Owner::Pool("p".into());
+    let (holds, asked) = (Arc::<Holds>::default(), std::cell::Cell::new(0));
+    let waited = || asked.replace(asked.get() + 1) < 2;
+    let device = |path: &Path, kind| Device {
+        new: true,
+        ..Device::known(kind, Some(path.display().to_string()), SIZE)
+    };
+    let (disk, directory) = (device(&path, DeviceKind::File), device(&sub, DeviceKind::Dir));
+    drop(holds.take(&owner, &path, false, Wait::No).expect("it is there").keep());
+    holds.set_admitted(&owner, &path);
+    // A file is made longer before; of a directory the label is written, and named.
+    for (path, device, before) in [(&path, &disk, 0), (&sub, &directory, 1)] {
+        asked.set(before);
+        let (owner, waited) = (&owner, &waited);
+        let s = Starting {
+            owner,
+            pool: Some(PoolId(7)),
+            number: 0,
+            device,
+            path,
+            waited,
+            grows_to: None,
+        };
+        assert!(s.start(&holds).is_err());
+    }
+    let now = std::fs::read(&path).expect("read");
+    assert!(now[..1 << 20].iter().all(|b| *b == 0), "the first write was under way");
+    assert!(now[1 << 20..8 << 20] == content[1 << 20..], "its end is as it was");
+    assert!(!sub.exists(), "what was made for it is gone, with all that came into it");
+}
+
+#[test]
+fn only_what_is_new_is_made() {
+    let d = dir("new");
+    let path = d.0.join("disk");
+    let known = file(&path, SIZE);
+    assert!(start(&path, 7, &known).is_err() && !path.exists());
+    let sub = d.0.join("dir");
+    let directory = Device::known(DeviceKind::Dir, Some(sub.display().to_string()), 0);
+    assert!(start(&sub, 7, &directory).is_err() && !sub.exists());
+    start(&sub, 7, &Device { new: true, ..directory.clone() }).expect("it is made");
+    let labelled = Device { labelled: true, ..directory };
+    start(&sub, 7, &labelled).expect("it is there");
+    assert!(start(&sub, 8, &labelled).is_err(), "another pool's");
+    std::fs::remove_file(sub.join(DIR_LABEL)).expect("removed");
+    assert!(start(&sub, 7, &labelled).is_err() && !sub.join(DIR_LABEL).exists());
+    // What cannot be made leaves nothing.
+    let none = d.0.join("none/disk");
+    assert!(start(&none, 7, &Device { new: true, ..known }).is_err());
+    let small = Device { new: true, ..file(&path, 4096) };
+    assert!(start(&path, 7, &small).is_err() && !path.exists());
+}
