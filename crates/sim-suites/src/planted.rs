@@ -4,6 +4,7 @@ use crate::runner::once;
 use crate::{Args, Run, Suite, Wrong, own};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_control::planted as control;
 use weir_initiator_brp::planted as bio;
 use weir_initiator_srp::planted as sio;
 use weir_layers::planted as layers;
@@ -46,6 +47,7 @@ crates_of_bugs! {
     Store: store, "";
     Layers: layers, "";
     Own: own, "";
+    Control: control, "";
     Scsi: scsi, "";
     Mem: mem, "";
     Core: core, "";
@@ -109,6 +111,21 @@ impl Bug {
                 vec![Bug::Own(own::Bug::OpenDoesNotWait)],
             ]
             .concat(),
+            // Most of the others are about what it does not do yet: declare, import, migrate, encrypt, and many nodes.
+            "node" => vec![
+                Bug::Control(control::Bug::InForceBeforeDurable),
+                Bug::Control(control::Bug::UndoneHalf),
+                Bug::Control(control::Bug::UndoneOnce),
+                Bug::Control(control::Bug::CutAmongChanges),
+                Bug::Control(control::Bug::CutThoughOwed),
+                Bug::Control(control::Bug::FaultsOfNothing),
+                Bug::Control(control::Bug::SizesUnrecorded),
+                Bug::Control(control::Bug::MadeIsForgotten),
+                Bug::Control(control::Bug::GainedIsForgotten),
+                Bug::Control(control::Bug::RefusedListens),
+                Bug::Control(control::Bug::CloseOnce),
+                Bug::Control(control::Bug::PoolsBeforeVolumes),
+            ],
             "migrate" => but(layers::Bug::MIGRATE, &[], Bug::Layers),
             _ => Vec::new(),
         }

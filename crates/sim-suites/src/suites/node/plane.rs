@@ -226,7 +226,7 @@ impl Plane {
             let found = |d: &weir_control::model::Device| DeviceFound {
                 size: d.size,
                 labelled: pool.protection.is_none(),
-                identity: None,
+                ..DeviceFound::default()
             };
             Ok(pool.devices.iter().map(found).collect())
         })
