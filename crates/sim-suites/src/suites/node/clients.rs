@@ -4,8 +4,8 @@ use super::medium::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_base::Prng;
 use weir_control::model::{
-    Command, DeviceKind, DeviceSpec, HostPatch, HostSpec, MapSpec, Model, PoolSpec, TargetSpec,
-    VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+    Command, DeviceKind, DeviceSpec, HostPatch, HostSpec, MapSpec, MigrationSpec, Model, PoolSpec,
+    TargetSpec, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
 };
 
 /// What a client's objects are: all that it can tell of them.
@@ -47,13 +47,22 @@ impl Want {
 }
 
 impl Want {
-    /// The same, but for volumes that have their former sizes: that they have others could not be recorded, and was told.
-    pub(super) fn with_sizes_of(&self, found: &Want, former: &BTreeMap<String, u64>) -> Want {
+    /// The same, but for volumes that have their former sizes, as `found` says: that they have others could not be recorded, and was
+    /// told. And for those that move, which may be here or there.
+    pub(super) fn as_found(
+        &self,
+        found: &Want,
+        former: &BTreeMap<String, u64>,
+        moving: &BTreeMap<String, BTreeSet<String>>,
+    ) -> Want {
         let mut w = self.clone();
         for (name, v) in &mut w.volumes {
-            let size = found.volumes.get(name).map(|v| v.1);
-            if size.is_some() && size.as_ref() == former.get(name) {
-                v.1 = size.unwrap_or_default();
+            let Some((pool, size, _)) = found.volumes.get(name) else { continue };
+            if former.get(name) == Some(size) {
+                v.1 = *size;
+            }
+            if moving.get(name).is_some_and(|pools| pools.contains(pool)) {
+                v.0.clone_from(pool);
             }
         }
         w
@@ -90,8 +99,27 @@ fn one<'a, T>(rng: &mut Prng, all: impl ExactSizeIterator<Item = T> + 'a) -> Opt
     (n > 0).then(|| rng.below(n) as usize).and_then(|i| { all }.nth(i))
 }
 
-/// The next command of client `k`, and what is there when it has been done.
-pub(super) fn next(k: usize, was: &Want, rng: &mut Prng) -> Option<(Command, Want)> {
+/// What a client asks for.
+#[derive(Debug)]
+pub(super) enum Step {
+    Do(Command),
+    Move(String, MigrationSpec),
+    Stay(String),
+}
+
+/// The next step of client `k`, and what is there when it has been done.
+pub(super) fn next(k: usize, was: &Want, rng: &mut Prng) -> Option<(Step, Want)> {
+    if rng.chance(1, 8) {
+        let name = one(rng, was.volumes.keys())?.clone();
+        let pool = Some(format!("p{}", rng.below(2)));
+        let spec = MigrationSpec { pool, ..MigrationSpec::default() };
+        let step = if rng.chance(1, 3) { Step::Stay(name) } else { Step::Move(name, spec) };
+        return Some((step, was.clone()));
+    }
+    command(k, was, rng).map(|(command, is)| (Step::Do(command), is))
+}
+
+fn command(k: usize, was: &Want, rng: &mut Prng) -> Option<(Command, Want)> {
     let mut is = was.clone();
     let n = rng.below(3);
     let name = |what: &str| format!("{what}{n}-{k}");

@@ -1,10 +1,11 @@
 //! One process of the node: its start, its work, and its end.
 
-use super::clients::{self, Want, pool};
+use super::clients::{self, Step, Want, pool};
 use super::medium::BLOCK;
 use super::plane::Plane;
 use super::{CLIENTS, Scene, calm};
 use crate::Wrong;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -97,7 +98,7 @@ impl Life {
         for (k, client) in scene.clients.borrow_mut().iter_mut().enumerate() {
             let found = Want::of(&model, k);
             let former = scene.former.borrow();
-            let is_it = |w: &Want| w.with_sizes_of(&found, &former) == found;
+            let is_it = |w: &Want| w.as_found(&found, &former, &client.moving) == found;
             if !is_it(&client.want) && !client.perhaps.iter().any(is_it) {
                 return Err(Wrong(format!(
                     "after the end of a process client {k} has {found:?}\nand not {:?}\nnor {:?}\nformer sizes {former:?}",
@@ -192,6 +193,33 @@ impl Life {
     }
 }
 
+/// Has a volume move, or stay. Which of the two it does is found out when it has come to rest.
+async fn one_move(scene: &Scene, c: &Arc<Controller>, dead: &AtomicBool, k: usize, step: Step) {
+    {
+        let mut all = scene.clients.borrow_mut();
+        all[k].busy = true;
+        if let Step::Move(name, spec) = &step
+            && let Some(from) = all[k].want.volumes.get(name).map(|v| v.0.clone())
+        {
+            let pools = all[k].moving.entry(name.clone()).or_default();
+            pools.extend(spec.pool.clone().into_iter().chain([from]));
+        }
+    }
+    scene.world.say(|| format!("client {k}: {step:?}"));
+    let done = match step {
+        Step::Move(name, spec) => c.start_migration(name, spec).await.map(drop),
+        Step::Stay(name) => c.cancel_migration(name).await.map(drop),
+        Step::Do(command) => c.execute(command).await.map(drop),
+    };
+    if dead.load(Relaxed) {
+        std::future::pending::<()>().await;
+    }
+    scene.world.say(|| format!("client {k}: {done:?}"));
+    scene.clients.borrow_mut()[k].busy = false;
+    let mut f = scene.figures.borrow_mut();
+    *(if done.is_ok() { &mut f.done } else { &mut f.refused }) += 1;
+}
+
 async fn one_command(
     scene: &Scene,
     c: &Arc<Controller>,
@@ -200,7 +228,11 @@ async fn one_command(
     rng: &mut Prng,
 ) {
     let was = scene.clients.borrow()[k].want.clone();
-    let Some((command, is)) = clients::next(k, &was, rng) else { return };
+    let Some((step, is)) = clients::next(k, &was, rng) else { return };
+    let command = match step {
+        Step::Do(command) => command,
+        other => return one_move(scene, c, dead, k, other).await,
+    };
     let touched = match &command {
         Command::DeleteVolume { name } => Some((name, None)),
         Command::PatchVolume { name, patch } => patch.size.map(|s| (name, Some(s))),
@@ -233,6 +265,8 @@ async fn one_command(
     let mut all = scene.clients.borrow_mut();
     let client = &mut all[k];
     client.busy = false;
+    // It may have been made smaller, or larger, in another place since.
+    let is = is.as_found(&Want::of(&c.model(), k), &BTreeMap::new(), &client.moving);
     // A deletion that has been answered with an error may have begun: then it goes on by itself.
     let begun = deletes && Want::of(&c.model(), k) == is;
     let ok = done.is_ok();

@@ -9,6 +9,7 @@ mod file;
 mod hosts;
 mod life;
 mod medium;
+mod moving;
 mod plane;
 mod trouble;
 mod verdict;
@@ -20,7 +21,7 @@ use hosts::Judge;
 use life::Life;
 use plane::Ground;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use trouble::Trouble;
@@ -53,6 +54,8 @@ struct Client {
     /// What may be instead: a command is under way, or was refused and is to be taken back.
     perhaps: Vec<Want>,
     busy: bool,
+    /// Volumes that move or have been told to, and where they were and may be.
+    moving: BTreeMap<String, BTreeSet<String>>,
     /// A pool of its own that is to be deleted, which failed: its devices may not be a pool's any more.
     half_deleted: Option<String>,
 }
@@ -68,6 +71,7 @@ struct Figures {
     settled: u64,
     bad_starts: u64,
     deleted_again: u64,
+    moved: u64,
 }
 
 impl Scene {
@@ -116,6 +120,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         ("stops", f.stops),
         ("settled", f.settled),
         ("pools deleted again", f.deleted_again),
+        ("volumes moved", f.moved),
         ("starts with a bad pool", f.bad_starts),
         ("calls that failed", g.trouble.failed),
         ("changes without room", scene.file.borrow().refused()),

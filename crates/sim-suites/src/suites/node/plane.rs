@@ -3,6 +3,7 @@
 //! As a real one it can be asked for the same again, refuses what makes no sense, and may fail before or after it has done a thing.
 
 use super::medium::{BLOCK, Dataset, Disk, Medium, Paths, Stamp};
+use super::moving::{self, Move};
 use super::trouble::{Fate, Trouble, answers, failed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,12 +12,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_control::dataplane::{
-    DataPlane, Hooks, Inside, KnownImage, KnownPool, LastState, Without, Work,
+    DataPlane, Decision, Hooks, Inside, KnownImage, KnownPool, LastState, Place, Without, Work,
 };
-use weir_control::live::{LiveStatus, SnapshotLive};
+use weir_control::live::{LiveStatus, MigrationProgress, SnapshotLive};
 use weir_control::model::{
-    AccessMap, Carried, DeviceFound, DeviceSpec, Layout, Pool, PoolId, RecordPart, TargetPort,
-    Volume,
+    AccessMap, Carried, DeviceFound, DeviceSpec, Layout, Migration, Pool, PoolId, RecordPart,
+    TargetPort, Told, Volume,
 };
 use weir_control::platform::sleep;
 use weir_control::{Code, Error};
@@ -39,6 +40,7 @@ pub(super) struct Life {
     pub(super) pools: BTreeMap<String, (u128, Paths)>,
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) targets: BTreeMap<String, TargetPort>,
+    pub(super) moves: BTreeMap<String, Move>,
     pub(super) access: AccessMap,
     /// Pools that the configuration has.
     configured: BTreeSet<u128>,
@@ -63,7 +65,7 @@ fn lock<T>(m: &Mutex<T>) -> Locked<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn refused<T>(code: Code, why: impl Into<String>) -> Result<T, Error> {
+pub(super) fn refused<T>(code: Code, why: impl Into<String>) -> Result<T, Error> {
     Err(Error::new(code, why))
 }
 
@@ -155,7 +157,18 @@ impl Plane {
         let life = self.life();
         let v = life.volumes.get(name)?;
         let (pool, paths) = life.pools.get(&v.pool)?;
-        Some(self.ground().medium.write(*pool, paths, v, n, stamp))
+        let moves = life.moves.get(name);
+        if moves.is_some_and(|m| m.held) {
+            return None;
+        }
+        let m = &mut self.ground().medium;
+        if let Some(to) = moves.filter(|m| m.both).map(Move::to) {
+            let (pool, paths) = life.pools.get(&to.pool)?;
+            if let Err(e) = m.write(*pool, paths, to, n, stamp) {
+                return Some(Err(e));
+            }
+        }
+        Some(m.write(*pool, paths, v, n, stamp))
     }
 
     pub(super) fn read(&self, name: &str, n: u64) -> Option<Result<Option<Stamp>, String>> {
@@ -369,7 +382,8 @@ impl DataPlane for Plane {
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
         Box::pin(self.call(format!("stop_pool {name}"), move |life, m| {
-            if let Some(v) = life.volumes.values().find(|v| v.pool == name) {
+            let mut all = life.volumes.values().chain(life.moves.values().map(Move::to));
+            if let Some(v) = all.find(|v| v.pool == name) {
                 return refused(Code::NotReady, format!("volume {} is open", v.name));
             }
             let Some((pool, _)) = life.pools.remove(name) else { return Ok(None) };
@@ -412,9 +426,51 @@ impl DataPlane for Plane {
         }))
     }
 
+    fn start_migration<'a>(
+        &'a self,
+        _here: Place<'a>,
+        there: Place<'a>,
+        _migration: &'a Migration,
+    ) -> Work<'a, ()> {
+        let takes = self.ground().trouble.next().1 * 2;
+        let call = format!("start_migration {} to {}", there.volume.name, there.volume.pool);
+        Box::pin(self.call(call, move |life, m| life.start_move(m, there.volume, takes)))
+    }
+
+    fn migration<'a>(&'a self, volume: &'a str) -> Work<'a, Option<MigrationProgress>> {
+        Box::pin(std::future::ready(Ok(self.life().move_of(volume))))
+    }
+
+    fn hold_migration<'a>(&'a self, volume: &'a str) -> Work<'a, Told> {
+        let call = format!("hold_migration {volume}");
+        Box::pin(self.call(call, move |life, m| life.hold(m, volume)))
+    }
+
+    fn decide_migration<'a>(&'a self, volume: &'a str, decision: Decision) -> Work<'a, ()> {
+        let call = format!("decide_migration {volume} {decision:?}");
+        Box::pin(self.call(call, move |life, _| life.decide(volume, decision)))
+    }
+
+    fn end_migration<'a>(&'a self, here: Place<'a>, _there: Place<'a>) -> Work<'a, ()> {
+        let call = format!("end_migration {}", here.volume.name);
+        Box::pin(self.call(call, move |life, _| {
+            life.end_move(here.volume);
+            Ok(())
+        }))
+    }
+
+    fn clear_place<'a>(&'a self, there: Place<'a>, _made: bool) -> Work<'a, ()> {
+        let call = format!("clear_place {} in {}", there.volume.name, there.pool.name);
+        Box::pin(self.call(call, move |_, m| {
+            moving::clear(m, (id(there.pool), &paths(there.pool)), there);
+            Ok(())
+        }))
+    }
+
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         Box::pin(self.call(format!("close_volume {name}"), move |life, _| {
             life.volumes.remove(name);
+            life.moves.remove(name);
             Ok(())
         }))
     }

@@ -43,6 +43,10 @@ impl Life {
         let model = self.c.model();
         for (k, client) in scene.clients.borrow_mut().iter_mut().enumerate() {
             let found = Want::of(&model, k);
+            let want = client.want.as_found(&found, &BTreeMap::new(), &client.moving);
+            scene.figures.borrow_mut().moved += u64::from(want != client.want);
+            client.want = want;
+            client.moving.clear();
             if found != client.want {
                 return Err(Wrong(format!("client {k} has {found:?}\nand not {:?}", client.want)));
             }
@@ -98,7 +102,7 @@ impl Life {
         for f in self.status(scene)?.faults {
             all.push(format!("fault of {}: {} ({})", f.object, f.text, f.code));
         }
-        all.extend(self.not_open(&model, |_| true));
+        all.extend(self.not_open(&model, true, |_| true));
         let life = self.plane.life();
         if life.access.hosts != model.access().hosts {
             let (is, be) = (&life.access.hosts, model.access().hosts);
@@ -115,21 +119,23 @@ impl Life {
         Ok(all)
     }
 
-    /// What is not open of what is configured, in pools of which `of` says so.
-    fn not_open(&self, model: &Model, of: impl Fn(&str) -> bool) -> Vec<String> {
+    /// What is not open of what is configured, in pools of which `of` says so. `moving`: also what moves, which is to have come to rest.
+    fn not_open(&self, model: &Model, moving: bool, of: impl Fn(&str) -> bool) -> Vec<String> {
         let (life, mut all) = (self.plane.life(), Vec::new());
         for p in model.pools.values().filter(|p| of(&p.name)) {
             if !life.pools.contains_key(&p.name) {
                 all.push(format!("pool {} is not open", p.name));
             }
         }
-        for v in model.volumes.values().filter(|v| of(&v.pool)) {
+        for v in model.volumes.values().filter(|v| of(&v.pool) && (moving || v.migration.is_none()))
+        {
             let Some(open) = life.volumes.get(&v.name) else {
                 all.push(format!("volume {} ({:?}) is not open", v.name, v.state));
                 continue;
             };
-            if v.state != VolumeState::Ready || v.cut.is_some() {
-                all.push(format!("volume {} is {:?}, cut {:?}", v.name, v.state, v.cut));
+            if v.state != VolumeState::Ready || v.cut.is_some() || v.migration.is_some() {
+                let (state, cut, migration) = (v.state, v.cut, &v.migration);
+                all.push(format!("volume {} is {state:?}, {cut:?}, {migration:?}", v.name));
             }
             let known = (open.size, open.read_only, open.naa, &open.layout);
             if known != (v.size, v.read_only, v.naa, &v.layout) {
@@ -153,7 +159,7 @@ impl Life {
         let half: Vec<String> =
             scene.clients.borrow().iter().filter_map(|c| c.half_deleted.clone()).collect();
         if let Some(what) =
-            self.not_open(&model, |p| p != pool && !half.iter().any(|h| h == p)).first()
+            self.not_open(&model, false, |p| p != pool && !half.iter().any(|h| h == p)).first()
         {
             return Err(Wrong(format!("beside pool {pool}, which is bad: {what}")));
         }
