@@ -32,14 +32,18 @@ impl Known {
     pub(crate) fn add(&self, nexus: Nexus, unit: &Arc<UnitShared>) {
         let mut all = self.lock();
         let units = all.entry(nexus).or_default();
-        units.retain(|_, u| u.strong_count() > 0);
+        // Those that are no more are looked for now and then: a host may see thousands.
+        if units.len().is_power_of_two() {
+            units.retain(|_, u| u.strong_count() > 0);
+        }
         units.insert(Arc::as_ptr(unit).addr(), Arc::downgrade(unit));
     }
 }
 
 fn tell(units: Units, nexus: Nexus) {
-    let here = weir_reactor::current_id();
-    let is_here = |u: &UnitShared| u.members.all().iter().any(|(_, h)| h.id() == here);
+    // Also at the end of a reactor, when none is here.
+    let here = weir_reactor::try_current_id();
+    let is_here = |u: &UnitShared| u.members.all().iter().any(|(_, h)| Some(h.id()) == here);
     let units = units.into_values().filter_map(|u| u.upgrade());
     for u in units.filter(|u| !has(Bug::ForgottenHere) || is_here(u)) {
         u.nexus_lost(nexus);

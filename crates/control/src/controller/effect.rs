@@ -433,10 +433,13 @@ impl Controller {
             back.volumes.insert(v.name.clone(), gone);
         }
         // Hosts may have seen the size, and written: what was gained goes as what is cut off, before others get it.
-        if let Command::PatchVolume { name, .. } = &command
+        // A file of its own need not have become larger. What the devices were found to hold is nobody's gain.
+        if let Command::PatchVolume { name, patch } = &command
             && let (Some(v), Some(is)) = (back.volumes.get_mut(name), present.volumes.get(name))
             && is.size > v.size
+            && patch.size == Some(is.size)
             && v.cut.is_none()
+            && !matches!(v.layout, Layout::File { .. })
             && !has(Bug::GainedIsForgotten)
         {
             v.cut = Some(Cut { from: is.size, open: false });

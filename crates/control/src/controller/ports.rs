@@ -146,6 +146,7 @@ impl Controller {
             }
             if let Err(e) = self.plane.stop_target(name).await {
                 tracing::warn!("target port {name} is not closed in order: {e}");
+                self.may_listen(name);
             }
         }
         for name in all.into_iter().filter(|n| new.targets.contains_key(*n)) {

@@ -165,11 +165,12 @@ impl Controller {
             .hint("it is as after a kill: the next start takes it up, and nothing acknowledged is lost"))
     }
 
-    /// Records sizes that hosts see and that could not be recorded before. Gives which cannot be yet.
+    /// Records that volumes are smaller, as hosts see them, which could not be recorded before. Gives which cannot be yet.
     async fn record_sizes(&self, until: Instant) -> Left {
         let model = self.model();
         let mut left = Left::new();
-        for v in model.volumes.values().filter(|v| v.is_size_unrecorded()) {
+        // One that became larger does so at the next start.
+        for v in model.volumes.values().filter(|v| v.cut.is_some_and(|c| c.open)) {
             let name = &v.name;
             let seen = self.up().volumes.contains(name) && self.closed(&v.pool).is_none();
             if seen

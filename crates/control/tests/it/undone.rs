@@ -7,7 +7,7 @@ use crate::support::*;
 use std::path::Path;
 use std::sync::Arc;
 use weir_control::Controller;
-use weir_control::model::{Command, VolumePatch};
+use weir_control::model::{Command, DeviceKind, VolumePatch};
 use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
@@ -60,6 +60,21 @@ async fn larger_in_vain() -> (Vec<String>, u64) {
 async fn what_a_volume_was_to_be_larger_by_is_thrown_away_before_others_get_it() {
     let cuts = ["cut_volume v", "cut_ended v"].map(String::from).to_vec();
     assert_eq!(larger_in_vain().await, (cuts, 8 * MIB));
+}
+
+/// A file need not have become larger: there may be nothing to throw away, and it is as it was.
+#[tokio::test]
+async fn a_file_that_could_not_be_made_larger_is_as_it_was() {
+    let (_file, fake, c) = node().await;
+    let dir = pool("dir", &[(DeviceKind::Dir, Some("/nowhere"), None)]);
+    c.execute(Command::CreatePool(dir)).await.expect("a pool");
+    c.execute(Command::CreateVolume(volume("f", "dir", MIB))).await.expect("a volume");
+    let before = c.model().volumes["f"].clone();
+    fake.break_call("update_volume f");
+    let patch = VolumePatch { size: Some(2 * MIB), ..VolumePatch::default() };
+    let larger = Command::PatchVolume { name: "f".into(), patch };
+    c.execute(larger).await.expect_err("it is refused");
+    assert_eq!(c.model().volumes["f"], before);
 }
 
 /// A target port cannot be started, nor stopped at first. How often that was tried.

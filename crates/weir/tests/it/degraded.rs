@@ -116,6 +116,8 @@ fn a_mirror_is_not_served_by_what_may_be_behind() {
     assert!(is_fault(&d), "what the other disk got alone is not here");
     put_back(&d, 1);
     d.until("it is whole", || state(&d) == "healthy");
+    // Its volumes come after it.
+    d.until("it is served", || d.json("volume show v")["not_served"].is_null());
     assert_eq!(d.read("v", BYTES)[0], b'B');
     d.stop();
 }
