@@ -269,12 +269,12 @@ impl Starting<'_> {
                 }
             }
         }
+        if self.device.new {
+            self.check_new(holds, &held)?;
+        }
         let found = match (self.device.kind, self.device.new) {
             (DeviceKind::Dir, _) => self.start_directory(),
-            (_, true) => {
-                self.check_new(holds, &held)?;
-                self.start_new(holds, &held)
-            }
+            (_, true) => self.start_new(holds, &held),
             (_, false) => self.start_known(holds, &held, grows_to),
         };
         Ok((found?, held))
