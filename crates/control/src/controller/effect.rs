@@ -45,6 +45,8 @@ impl Controller {
             Command::CreateVolume(spec) => &spec.pool,
             Command::CloneVolume { spec, .. } => &model.volume(&spec.volume)?.pool,
             Command::DeleteVolume { name } => return self.check_no_cut(name),
+            // What its devices gain is the pool's only if all of them are what they were.
+            Command::PatchPool { name, patch } if !patch.grow.is_empty() => name,
             Command::PatchVolume { name, patch } if patch.serve_here => {
                 return self.check_newer_gone(model.volume(name)?);
             }

@@ -9,23 +9,23 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-const MIB: u64 = 1 << 20;
-const LABEL: u64 = 4096;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const LABEL: u64 = 4096;
 
 /// Gives the file of a loop device so many MiB, and has that see it.
-fn enlarge(at: &Loop, image: &str, mib: u64) {
+pub(crate) fn enlarge(at: &Loop, image: &str, mib: u64) {
     let f = File::options().write(true).open(image).expect("open");
     f.set_len(mib * MIB).expect("its length");
     assert!(losetup(&["-c", &at.0]));
 }
 
 /// Nobody has the file open after that.
-fn write_at(image: &str, bytes: &[u8], at: u64) {
+pub(crate) fn write_at(image: &str, bytes: &[u8], at: u64) {
     let f = File::options().write(true).open(image).expect("open");
     f.write_all_at(bytes, at).expect("written");
 }
 
-fn capacity(d: &Daemon) -> u64 {
+pub(crate) fn capacity(d: &Daemon) -> u64 {
     d.json("pool show p")["capacity"].as_u64().expect("a number")
 }
 
@@ -35,7 +35,7 @@ fn told(d: &Daemon) -> usize {
 }
 
 /// Has the node start with another configuration of its pool `p`, as a crash or an older program leaves it.
-fn recorded(d: &mut Daemon, change: impl Fn(&mut Value)) {
+pub(crate) fn recorded(d: &mut Daemon, change: impl Fn(&mut Value)) {
     let text = fs::read_to_string(d.path("config.json")).expect("the readable copy");
     let mut all: Value = serde_json::from_str(&text).expect("JSON");
     change(&mut all["pools"]["p"]["devices"]);
@@ -48,7 +48,7 @@ fn recorded(d: &mut Daemon, change: impl Fn(&mut Value)) {
 }
 
 /// All behind so many MiB is as it was: nothing.
-fn is_blank_from(image: &str, mib: u64) -> bool {
+pub(crate) fn is_blank_from(image: &str, mib: u64) -> bool {
     let all = fs::read(image).expect("read");
     all[(mib * MIB) as usize..].iter().all(|b| *b == 0)
 }
@@ -124,6 +124,62 @@ fn what_is_a_pool_s_of_what_a_disk_has_gained_is_not_taken() {
             refused(&d, &format!("pool resize p --grow 0{overwrite}"), 4, &["is in use", why]);
         }
         assert!(fs::read(&image).expect("read")[64 << 20..] == copy, "it was written to");
+    }
+    assert_eq!(capacity(&d), before);
+    d.stop();
+}
+
+/// It is asked to grow by a part: only behind that is the label of what begins in it.
+#[test]
+fn a_label_behind_what_is_asked_for_tells_whose_that_is() {
+    let Some((mut d, image, disk)) = begun("growing-part") else { return };
+    let [of_b, of_p] = ["of-b", "of-p"].map(|name| d.path(name));
+    d.start();
+    d.ok(&format!("pool create p --device block:{} --device file:{of_p}:40M", disk.0));
+    d.ok(&format!("pool create b --device file:{of_b}:40M"));
+    let before = capacity(&d);
+    enlarge(&disk, &image, 128);
+    let mut stranger = Vec::new();
+    for (of, why) in [(of_b, "pool `b`"), (of_p, "label of device 1 of this pool")] {
+        stranger = fs::read(of).expect("read");
+        write_at(&image, &stranger, 88 * MIB - LABEL);
+        for overwrite in ["", " --overwrite weir,data"] {
+            let grow = format!("pool resize p --grow 0:96M{overwrite}");
+            refused(&d, &grow, 4, &["is in use", why]);
+        }
+    }
+    assert_eq!(capacity(&d), before);
+    // What no pool of the node has may be lost, if somebody says so.
+    let id = &mut stranger[40 << 20..][16..32];
+    id.fill(9);
+    let sum = weir_codec::crc64(&stranger[40 << 20..][..LABEL as usize - 8]);
+    stranger[(40 << 20) + LABEL as usize - 8..].copy_from_slice(&sum.to_le_bytes());
+    write_at(&image, &stranger, 88 * MIB - LABEL);
+    refused(&d, "pool resize p --grow 0:96M", 4, &["is not empty", "weir"]);
+    // It does not reach as far as that.
+    d.ok("pool resize p --grow 0:80M");
+    d.ok("pool resize p --grow 0:96M --overwrite weir");
+    assert_eq!(capacity(&d), 136 * MIB);
+    d.stop();
+}
+
+/// What it gains is the beginning of another device of its pool, whose label it does not show.
+#[test]
+fn a_label_below_what_a_disk_has_gained_tells_whose_that_is() {
+    let Some((mut d, image, disk)) = begun("growing-below") else { return };
+    drop(disk);
+    let lower = with(&["--sizelimit", "33554432"], &image);
+    let of_p = d.path("of-p");
+    d.start();
+    d.ok(&format!("pool create p --device block:{} --device file:{of_p}:24M", lower.0));
+    let before = capacity(&d);
+    d.stop();
+    write_at(&image, &fs::read(of_p).expect("read"), 40 * MIB - LABEL);
+    put(&d, &lower, &["--sizelimit", "50331648"], &image);
+    comes_back(&mut d, "a larger disk");
+    for overwrite in ["", " --overwrite weir,data"] {
+        let grow = format!("pool resize p --grow 0{overwrite}");
+        refused(&d, &grow, 4, &["is made of", "label of device 1 of this pool"]);
     }
     assert_eq!(capacity(&d), before);
     d.stop();

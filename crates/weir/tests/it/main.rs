@@ -23,6 +23,7 @@ mod exchanged;
 #[path = "../../../control/tests/it/fake.rs"]
 mod fake;
 mod growing;
+mod growing_down;
 mod hidden;
 mod hung;
 mod import;

@@ -350,6 +350,18 @@ mod tests {
             assert!(e.to_string().contains(why), "{e}");
             assert!(std::fs::read(&path).expect("read") == content, "it was written to");
         }
+        // A directory as well: a crash came when it had been made.
+        let sub = dir.join("sub");
+        std::fs::create_dir(&sub).expect("a directory");
+        let known = Device::known(DeviceKind::Dir, Some(sub.display().to_string()), 0);
+        let pool = Pool { devices: vec![Device { new: true, ..known }], ..pool };
+        let holds = Arc::<Holds>::default();
+        holds.know(vec![of_pool("d", PoolId(8), vec![(0, dir.clone())])], Vec::new());
+        let e = holds.start_plain(&pool).await.expect_err("it is inside another pool's");
+        assert!(e.to_string().contains("directory of pool `d`"), "{e}");
+        assert_eq!(std::fs::read_dir(&sub).expect("read").count(), 0, "it was labelled");
+        holds.know(Vec::new(), Vec::new());
+        holds.start_plain(&pool).await.expect("it is nobody's");
         std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

@@ -121,11 +121,11 @@ impl Holds {
     }
 
     /// Refuses bytes of a device that its `pool` has not had yet, if anything else shows some of them, or may. Whether somebody has
-    /// that now does not matter: it may be a pool's or a volume's that is not up.
+    /// that now does not matter: it may be a pool's or a volume's that is not up. In its pool the device has this number.
     pub(super) fn check_gained_below(
         &self,
         held: &Held,
-        (path, pool): (&Path, Option<&str>),
+        (path, pool, number): (&Path, Option<&str>, u32),
         bytes: Extent,
     ) -> Result<()> {
         let found = below_bytes((held.identity(), held.path()), bytes);
@@ -140,7 +140,7 @@ impl Holds {
             check_no_partition(part.bytes, part.identity, path)?;
             self.check_part_unused(part, path, To::New, |_| false)?;
         }
-        self.check_labels_below(held, &parts, (path, pool), || 0)
+        self.check_labels_below(held, &parts, (path, pool, Some(number)), || 0)
     }
 
     /// Refuses a device of a pool of which nothing tells that it is this one, if another device which that pool has shows some of the
@@ -190,7 +190,7 @@ impl Holds {
             Some(Owner::Pool(name)) => Some(name.as_str()),
             _ => None,
         };
-        self.check_labels_below(held, &parts, (path, pool), || for_hosts().unwrap_or(0))
+        self.check_labels_below(held, &parts, (path, pool, None), || for_hosts().unwrap_or(0))
     }
 
     fn check_image_beside(&self, beside: &(PathBuf, Extent), path: &Path) -> Result<()> {
@@ -300,17 +300,17 @@ impl Holds {
         to: To<'_>,
     ) -> Result<()> {
         let Below { parts, beside } = below_of(held, path)?;
-        self.check_labels_below(held, &parts, (path, pool), || 0)?;
+        self.check_labels_below(held, &parts, (path, pool, None), || 0)?;
         let all = parts.iter().map(|p| p.beside.as_slice()).chain([beside.as_slice()]);
         all.filter(|_| to == To::New).flatten().try_for_each(|b| self.check_image_beside(b, path))
     }
 
-    /// The same of what it was found to be made of.
+    /// The same of what it was found to be made of. With a number, also what is another device of its own pool.
     fn check_labels_below(
         &self,
         held: &Held,
         all: &[Part],
-        (path, pool): (&Path, Option<&str>),
+        (path, pool, number): (&Path, Option<&str>, Option<u32>),
         for_hosts: impl Fn() -> u64,
     ) -> Result<()> {
         for part in all {
@@ -332,7 +332,11 @@ impl Holds {
             let page = |at| Extent::of(part.identity, at, at + PAGE);
             let shown = shown.filter(|s| !self.is_of_others(page(s.at), held.identity()));
             let labels: Vec<_> = shown.map(|s| s.label).collect();
-            self.check_labels(&labels, path, pool).map_err(|e| {
+            let is_twin = |_| match number {
+                Some(_) => self.check_no_twin(&labels, path, (pool, number)),
+                None => Ok(()),
+            };
+            self.check_labels(&labels, path, pool).and_then(is_twin).map_err(|e| {
                 in_use(path, format!("{}: {}", made_of(part), e.reason)).hint(e.hint)
             })?;
         }

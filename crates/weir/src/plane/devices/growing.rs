@@ -1,15 +1,15 @@
 //! What a device of a plain pool has gained, and is to have: it is looked at as a new device is, and never taken unasked.
 
 use super::admit::{check_empty, kept_open_by};
-use super::belongs::{alone, spans_between};
+use super::belongs::{Span, alone, spans_between};
 use super::label::{Label, most};
-use super::{Holds, Owner, another, in_use, unusable};
-use std::path::{Path, PathBuf};
+use super::{Entry, Holds, Owner, Taken, another, in_use, unusable};
+use std::path::PathBuf;
 use std::sync::Arc;
 use weir_control::model::{Device, DeviceGrow, EXTENT_ALIGN, Overwrite, Pool, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Extent, PAGE, used_by};
+use weir_uring::device::{Extent, Found, PAGE, used_by};
 use weir_uring::{Held, Identity};
 
 /// Bytes for volumes of a device that has so many, with its label behind them.
@@ -75,17 +75,10 @@ impl Growing {
         let path = self.path.as_path();
         let there = std::fs::metadata(path).ok().and_then(|m| Identity::of(&m));
         let Some(held) = holds.kept(&self.owner, path) else {
-            // A file is not looked at: it has nothing yet of what it gets.
-            return match there {
-                Some(Identity::Block(_)) => Err(Error::new(
-                    Code::NotReady,
-                    format!("`{}` is not open, and cannot grow", path.display()),
-                )
-                .hint(
-                    "`weir status` says what is wrong with its pool; once that is up it may grow",
-                )),
-                _ => Ok(()),
-            };
+            let text = format!("`{}` is not open, and cannot grow", path.display());
+            return Err(Error::new(Code::NotReady, text).hint(
+                "`weir status` says what is wrong with its pool; once that is up it may grow",
+            ));
         };
         if there != Some(held.identity()) {
             return Err(another(path));
@@ -95,14 +88,26 @@ impl Growing {
         let (from, to) = (behind(&self.device), most(size).min(len));
         // Else it is made longer, and nobody has had that.
         if from < to {
-            self.check(holds, &held, (from, to))?;
+            self.check(holds, &held, (from, to), len)?;
         }
         holds.with_entry(&self.owner, path, |e| e.grows_to = Some(size));
         Ok(())
     }
 
-    /// Asks of what it gains all that is asked of a new device.
-    fn check(&self, holds: &Holds, held: &Arc<Held>, (from, to): (u64, u64)) -> Result<()> {
+    /// Whether this is the label that a crash may have left, which it was to have.
+    fn is_left(&self, s: &Span) -> bool {
+        let own = (self.pool.unwrap_or(PoolId(0)), Some(self.number));
+        (s.label.pool, s.label.number) == own
+    }
+
+    /// Asks of what it gains all that is asked of a new device, of which so many bytes are there.
+    fn check(
+        &self,
+        holds: &Holds,
+        held: &Arc<Held>,
+        (from, to): (u64, u64),
+        len: u64,
+    ) -> Result<()> {
         let (path, name, is) = (self.path.as_path(), self.owner.pool(), held.identity());
         let bytes = Extent::of(is, from, to);
         if let Some(why) = used_by(is) {
@@ -112,23 +117,27 @@ impl Growing {
         if let Some(why) = kept_open_by(&real, is) {
             return Err(in_use(path, why));
         }
-        holds.check_gained_below(held, (path, name), bytes)?;
+        holds.check_gained_below(held, (path, name, self.number), bytes)?;
         holds.check_image(path, &bytes.had_by(), held.lasting_name(), None)?;
         holds.check_disk(held, path, None)?;
-        let spans = spans_between(held, path, (from, to))?;
-        // A crash may have left the label that it was to have.
-        let is_left = |at: u64| {
-            spans.iter().any(|s| {
-                (s.at, s.label.pool, s.label.number)
-                    == (at, self.pool.unwrap_or(PoolId(0)), Some(self.number))
-            })
-        };
+        let mut spans = spans_between(held, path, (from, to))?;
         let last = to / PAGE * PAGE - PAGE;
-        let end = if is_left(last) { last } else { to };
+        let end = match spans.iter().any(|s| s.at == last && self.is_left(s)) {
+            true => last,
+            false => to,
+        };
+        // It may get a part of what is there: what begins in that has its label behind it.
+        let mut reach = spans_between(held, path, (to, len))?;
+        reach.retain(|s| s.from < to && from < s.to);
+        let is_others = reach.iter().any(|s| !self.is_left(s));
+        spans.append(&mut reach);
         let labels = alone(spans);
         holds.check_labels(&labels, path, name)?;
         holds.check_no_twin(&labels, path, (name, Some(self.number)))?;
-        let contents = held.contents_between(from, end).map_err(|e| unusable(path, e))?;
+        let mut contents = held.contents_between(from, end).map_err(|e| unusable(path, e))?;
+        if is_others && contents.found.iter().all(|f| f.kind != "weir") {
+            contents.found.push(Found { kind: "weir".into(), about: String::new() });
+        }
         let what = format!("what `{}` has gained", path.display());
         check_empty(&contents, &what, &self.overwrite, "see whose that is; ")
     }
@@ -161,9 +170,21 @@ impl Holds {
         Ok(())
     }
 
-    /// What was looked at for a device to grow, once: what it may gain later is looked at by itself.
-    pub(super) fn take_growth(&self, owner: &Owner, path: &Path) -> Option<u64> {
+    /// What was looked at for a device to grow, once: what it may gain later is looked at by itself. What has got its name since was
+    /// not looked at.
+    pub(super) fn take_growth(&self, owner: &Owner, held: &Taken) -> Option<u64> {
+        let is_it = |e: &&mut Entry| {
+            (&e.owner, e.path.as_path()) == (owner, held.path())
+                && Arc::ptr_eq(&e.held, held.held())
+        };
         let mut entries = super::lock(&self.entries);
-        entries.iter_mut().find(|e| e.owner == *owner && e.path == path)?.grows_to.take()
+        let size = entries.iter_mut().find(is_it)?.grows_to.take();
+        size.filter(|_| held.is_kept())
+    }
+
+    /// The start is over for which devices were looked at that were to grow.
+    pub(super) fn forget_growth(&self, owner: &Owner) {
+        let mut entries = super::lock(&self.entries);
+        entries.iter_mut().filter(|e| e.owner == *owner).for_each(|e| e.grows_to = None);
     }
 }

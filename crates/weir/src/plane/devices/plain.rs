@@ -85,8 +85,6 @@ struct Starting<'a> {
     device: &'a Device,
     path: &'a Path,
     waited: &'a Waited<'a>,
-    /// So many bytes for volumes it is to have, and what it gains by that was looked at.
-    grows_to: Option<u64>,
 }
 
 impl Starting<'_> {
@@ -247,6 +245,7 @@ impl Starting<'_> {
         let made = self.make()?;
         let wait = if self.device.new { Wait::ForTheDead } else { Wait::ForAnybody };
         let held = holds.take_made(self.owner, self.path, wait, made)?;
+        let grows_to = holds.take_growth(self.owner, &held);
         if !self.device.new {
             // It has been used since it was made.
             holds.set_made(self.owner, self.path, None);
@@ -270,13 +269,13 @@ impl Starting<'_> {
                 }
             }
         }
+        if self.device.new {
+            self.check_new(holds, &held)?;
+        }
         let found = match (self.device.kind, self.device.new) {
             (DeviceKind::Dir, _) => self.start_directory(),
-            (_, true) => {
-                self.check_new(holds, &held)?;
-                self.start_new(holds, &held)
-            }
-            (_, false) => self.start_known(holds, &held),
+            (_, true) => self.start_new(holds, &held),
+            (_, false) => self.start_known(holds, &held, grows_to),
         };
         Ok((found?, held))
     }
@@ -325,9 +324,7 @@ impl Holds {
             let found = self
                 .helped_while(&at, move |holds, waited| {
                     let (owner, device, path) = (&owner, &device, &path);
-                    let grows_to = holds.take_growth(owner, path);
-                    Starting { owner, pool: id, number, device, path, waited, grows_to }
-                        .start(holds)
+                    Starting { owner, pool: id, number, device, path, waited }.start(holds)
                 })
                 .await
                 .map_err(|e| {
@@ -343,6 +340,7 @@ impl Holds {
                 Err(e) => drop(failed.get_or_insert(e)),
             }
         }
+        self.forget_growth(&owner);
         failed.map_or(Ok(all), Err)
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::belongs::labels;
 use super::super::growing::{behind, gained};
-use super::super::label::most;
+use super::super::label::{Label, most};
 use super::super::{Holds, check_waited};
 use super::{Starting, foreign};
 use weir_control::Result;
@@ -27,7 +27,13 @@ impl Starting<'_> {
     }
 
     /// It has all that it had, and gets more only if somebody has asked for that.
-    pub(super) fn start_known(&self, holds: &Holds, held: &Held) -> Result<DeviceFound> {
+    /// `grows_to`: to so many bytes for volumes, and what it gains by that was looked at.
+    pub(super) fn start_known(
+        &self,
+        holds: &Holds,
+        held: &Held,
+        grows_to: Option<u64>,
+    ) -> Result<DeviceFound> {
         let (d, len) = (self.device, held.len().map_err(|e| self.io(e))?);
         if len < d.had() {
             let why = format!("it has {}, and had {}", format_size(len), format_size(d.had()));
@@ -42,9 +48,11 @@ impl Starting<'_> {
             Some(_) => {}
             None => self.check_unlabelled(holds, held)?,
         }
-        let found = match (d.grown_from, self.grows_to) {
-            (Some(_), _) if !held.is_block() => return self.lengthen(held, len),
-            (Some(_), Some(size)) => return self.gain(held, size),
+        let found = match (d.grown_from, grows_to) {
+            (Some(_), _) if !held.is_block() && self.may_lengthen(held, len, grows_to) => {
+                return self.lengthen(held, len);
+            }
+            (Some(_), Some(size)) if held.is_block() => return self.gain(held, size, len),
             _ if label.is_some() => {
                 DeviceFound { size: d.had(), labelled: true, ..DeviceFound::default() }
             }
@@ -53,6 +61,16 @@ impl Starting<'_> {
         // Of a file, what is behind the label is nobody's.
         let gained = if held.is_block() { gained(d.had(), len) } else { 0 };
         Ok(DeviceFound { gained, ..found })
+    }
+
+    /// Whether a file gets what it was to have, though a crash may have come between. Bytes that are there already are anybody's, unless
+    /// they were looked at or carry its own label.
+    fn may_lengthen(&self, held: &Held, len: u64, grows_to: Option<u64>) -> bool {
+        let size = self.device.size;
+        let own = |l: Option<Label>| l.is_some_and(|l| self.is_ours(&l));
+        len <= behind(self.device)
+            || grows_to.is_some_and(|seen| seen >= size)
+            || self.read_label(held, size).is_ok_and(own)
     }
 
     /// A file that somebody has asked to grow.
@@ -66,7 +84,11 @@ impl Starting<'_> {
     }
 
     /// A disk that somebody has asked to grow, and that was looked at for that. The label that it had stays until this is recorded.
-    fn gain(&self, held: &Held, size: u64) -> Result<DeviceFound> {
+    fn gain(&self, held: &Held, size: u64, len: u64) -> Result<DeviceFound> {
+        if most(size) > len {
+            let why = format!("it has {}, and had more a moment ago", format_size(len));
+            return Err(foreign(self.path, why));
+        }
         self.clear(held, (behind(self.device), most(size)))?;
         self.finish(held, size)
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use weir_control::dataplane::KnownPool;
+use weir_control::model::{DeviceGrow, Overwrite};
 
 struct Dir(PathBuf);
 
@@ -24,15 +25,7 @@ const SIZE: u64 = 4 << 20;
 fn start(path: &Path, pool: u128, known: &Device) -> Result<DeviceFound> {
     let owner = Owner::Pool("p".into());
     let (pool, number) = (Some(PoolId(pool)), 0);
-    let s = Starting {
-        owner: &owner,
-        pool,
-        number,
-        device: known,
-        path,
-        waited: &|| true,
-        grows_to: None,
-    };
+    let s = Starting { owner: &owner, pool, number, device: known, path, waited: &|| true };
     s.start(&Arc::default()).map(|(found, taken)| {
         taken.keep();
         found
@@ -67,26 +60,64 @@ fn a_device_of_an_older_program_is_labelled_and_keeps_its_data() {
     assert!(std::fs::read(&path).expect("read") == data, "nothing is written to it");
 }
 
+/// A file gets what it was to have. Where that is there already, only its own label says that a crash came between.
 #[test]
 fn growing_that_was_cut_off_goes_on() {
     let d = dir("growing");
     let path = d.0.join("disk");
     let new = Device { new: true, ..file(&path, SIZE) };
     start(&path, 7, &new).expect("it is made");
+    let before = std::fs::read(&path).expect("read");
     let growing = Device { labelled: true, grown_from: Some(SIZE), ..file(&path, 2 * SIZE) };
-    for len in [SIZE + PAGE, SIZE + PAGE + 5000, 2 * SIZE + PAGE] {
-        let f = std::fs::File::options().write(true).open(&path).expect("open");
-        f.set_len(len).expect("its length");
-        let found = start(&path, 7, &growing).expect("it grows");
-        assert_eq!((found.size, found.labelled), (2 * SIZE, true), "from {len}");
-        let f = std::fs::read(&path).expect("read");
-        assert_eq!(f.len() as u64, 2 * SIZE + PAGE);
-        // Back to before, for the next length.
-        let label = Label { pool: PoolId(7), device: 0, size: SIZE }.encode();
-        let mut f = f[..SIZE as usize].to_vec();
-        f.extend(label);
-        std::fs::write(&path, f).expect("written");
+    let end = |pool| Label { pool: PoolId(pool), device: 0, size: 2 * SIZE }.encode();
+    for (len, end, size) in [
+        (SIZE + PAGE, vec![], 2 * SIZE),
+        (2 * SIZE, end(7), 2 * SIZE),
+        (SIZE + PAGE + 5000, vec![], SIZE),
+        (2 * SIZE + PAGE, vec![], SIZE),
+        (2 * SIZE, end(8), SIZE),
+    ] {
+        let mut content = before.clone();
+        content.resize(len as usize, 0);
+        content.extend(end);
+        std::fs::write(&path, &content).expect("written");
+        let found = start(&path, 7, &growing).expect("it starts");
+        assert_eq!((found.size, found.labelled), (size, true), "from {len}");
+        let now = std::fs::read(&path).expect("read");
+        match size == SIZE {
+            true => assert!(now == content, "it was written to: {len}"),
+            false => assert_eq!(now.len() as u64, 2 * SIZE + PAGE),
+        }
     }
+}
+
+/// Another file has the name by the time that it grows: that was not looked at.
+#[tokio::test]
+async fn only_what_was_looked_at_grows() {
+    let d = dir("exchanged");
+    let (path, other) = (d.0.join("disk"), d.0.join("other"));
+    let pool = |device| Pool {
+        name: "p".into(),
+        devices: vec![device],
+        id: Some(PoolId(7)),
+        protection: None,
+        left: Vec::new(),
+    };
+    let holds = Arc::<Holds>::default();
+    let new = Device { new: true, ..file(&path, SIZE) };
+    holds.start_plain(&pool(new)).await.expect("it is made");
+    let mut copy = std::fs::read(&path).expect("read");
+    copy.resize((2 * SIZE + PAGE) as usize, 5);
+    std::fs::write(&other, &copy).expect("written");
+    let grow = [DeviceGrow { device: 0, size: Some(2 * SIZE) }];
+    let known = Device { labelled: true, ..file(&path, SIZE) };
+    let looked = holds.admit_growth(&pool(known), &grow, &Overwrite::default()).await;
+    looked.expect("nothing is there");
+    std::fs::rename(&other, &path).expect("renamed");
+    let growing = Device { labelled: true, grown_from: Some(SIZE), ..file(&path, 2 * SIZE) };
+    let found = holds.start_plain(&pool(growing)).await.expect("it starts");
+    assert_eq!(found[0].size, SIZE);
+    assert!(std::fs::read(&path).expect("read") == copy, "it was written to");
 }
 
 /// A device of which nothing is known but its size, as an older program left it, and another pool's disk has its name now.
@@ -116,7 +147,6 @@ fn what_carries_the_label_of_another_pool_of_the_node_is_not_taken() {
         device: &known,
         path: &path,
         waited: &|| true,
-        grows_to: None,
     };
     let e = s.start(&holds).err().expect("it is another pool's");
     assert!(e.to_string().contains("pool `other`"), "{e}");
@@ -152,15 +182,7 @@ fn nothing_more_is_written_for_somebody_who_has_gone() {
     for (path, device, before) in [(&path, &disk, 0), (&sub, &directory, 1)] {
         asked.set(before);
         let (owner, waited) = (&owner, &waited);
-        let s = Starting {
-            owner,
-            pool: Some(PoolId(7)),
-            number: 0,
-            device,
-            path,
-            waited,
-            grows_to: None,
-        };
+        let s = Starting { owner, pool: Some(PoolId(7)), number: 0, device, path, waited };
         assert!(s.start(&holds).is_err());
     }
     let now = std::fs::read(&path).expect("read");
