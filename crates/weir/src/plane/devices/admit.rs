@@ -360,6 +360,10 @@ mod tests {
         let e = holds.start_plain(&pool).await.expect_err("it is inside another pool's");
         assert!(e.to_string().contains("directory of pool `d`"), "{e}");
         assert_eq!(std::fs::read_dir(&sub).expect("read").count(), 0, "it was labelled");
+        // Nor is anything made there.
+        std::fs::remove_dir(&sub).expect("removed");
+        let e = holds.start_plain(&pool).await.expect_err("it would be inside another pool's");
+        assert!(e.to_string().contains("directory of pool `d`") && !sub.exists(), "{e}");
         holds.know(Vec::new(), Vec::new());
         holds.start_plain(&pool).await.expect("it is nobody's");
         std::fs::remove_dir_all(&dir).expect("removed");

@@ -93,7 +93,11 @@ impl Starting<'_> {
     }
 
     /// Makes what is new and not there, and gives what was made.
-    fn make(&self) -> Result<Option<Made>> {
+    fn make(&self, holds: &Holds) -> Result<Option<Made>> {
+        // Its name may lead elsewhere since it was admitted, after a crash.
+        if self.device.new {
+            holds.check_outside(self.path)?;
+        }
         let made = match (self.device.new, self.device.kind) {
             (true, DeviceKind::File) => make_file(self.path, 0),
             (true, DeviceKind::Dir) => make_dir(self.path),
@@ -242,7 +246,7 @@ impl Starting<'_> {
 
     fn start(&self, holds: &Arc<Holds>) -> Result<(DeviceFound, Taken)> {
         holds.check_same(self.owner, self.path)?;
-        let made = self.make()?;
+        let made = self.make(holds)?;
         let wait = if self.device.new { Wait::ForTheDead } else { Wait::ForAnybody };
         let held = holds.take_made(self.owner, self.path, wait, made)?;
         let grows_to = holds.take_growth(self.owner, &held);

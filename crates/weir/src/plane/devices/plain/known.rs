@@ -50,17 +50,24 @@ impl Starting<'_> {
         }
         let found = match (d.grown_from, grows_to) {
             (Some(_), _) if !held.is_block() && self.may_lengthen(held, len, grows_to) => {
-                return self.lengthen(held, len);
+                match self.lengthen(held, len) {
+                    // Nobody asks for it now: what it had is there all the same.
+                    Err(_) if grows_to.is_none() && label.is_some() => self.had(),
+                    done => return done,
+                }
             }
             (Some(_), Some(size)) if held.is_block() => return self.gain(held, size, len),
-            _ if label.is_some() => {
-                DeviceFound { size: d.had(), labelled: true, ..DeviceFound::default() }
-            }
+            _ if label.is_some() => self.had(),
             _ => self.label_inside(held, len)?,
         };
         // Of a file, what is behind the label is nobody's.
         let gained = if held.is_block() { gained(d.had(), len) } else { 0 };
         Ok(DeviceFound { gained, ..found })
+    }
+
+    /// What it had, with its label behind.
+    fn had(&self) -> DeviceFound {
+        DeviceFound { size: self.device.had(), labelled: true, ..DeviceFound::default() }
     }
 
     /// Whether a file gets what it was to have, though a crash may have come between. Bytes that are there already are anybody's, unless

@@ -60,6 +60,20 @@ fn a_device_of_an_older_program_is_labelled_and_keeps_its_data() {
     assert!(std::fs::read(&path).expect("read") == data, "nothing is written to it");
 }
 
+/// The file system does not give what a file was to have by a command that a crash has cut off: what it had is served.
+#[test]
+fn growing_that_cannot_go_on_keeps_nothing_down() {
+    let d = dir("endless");
+    let path = d.0.join("disk");
+    let new = Device { new: true, ..file(&path, SIZE) };
+    start(&path, 7, &new).expect("it is made");
+    let before = std::fs::read(&path).expect("read");
+    let endless = Device { labelled: true, grown_from: Some(SIZE), ..file(&path, 1 << 63) };
+    let found = start(&path, 7, &endless).expect("it starts");
+    assert_eq!((found.size, found.labelled), (SIZE, true));
+    assert!(std::fs::read(&path).expect("read") == before, "it was written to");
+}
+
 /// A file gets what it was to have. Where that is there already, only its own label says that a crash came between.
 #[test]
 fn growing_that_was_cut_off_goes_on() {
