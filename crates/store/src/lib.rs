@@ -28,5 +28,6 @@ pub use format::DataSum;
 pub use engine::{
     Counters, Damage, DatasetInfo, DeviceInfo, FIRST, Finding, LogEnd, Options, Place, Pool,
     PoolSpec, Progress, Repair, Report, ScrubReport, ScrubWatch, Status, StoreError, StoreVolume,
-    Told, Whose, Work, check, check_watched, create, label_of, log_end, repair, told_by,
+    Told, Whose, Work, check, check_watched, create, is_unreadable, label_of, log_end, repair,
+    told_by,
 };

@@ -86,18 +86,39 @@ pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
     Ok(label_within(d, A_WHILE).await?)
 }
 
+/// Where labels are on a disk of so many blocks, which are four at least.
+fn label_blocks(blocks: u64) -> [u64; LABELS as usize] {
+    [0, 1, blocks - 2, blocks - 1]
+}
+
+/// Whether a disk answers, and gives none of the places where a label may be. It is asked once: [`label_of`] asks again and again, for
+/// seconds, during which the disk is open.
+pub async fn is_unreadable(d: &Rc<dyn Disk>) -> bool {
+    let blocks = d.len() / BLOCK as u64;
+    if blocks < LABELS as u64 {
+        return false;
+    }
+    for at in label_blocks(blocks) {
+        let read = read_block(d, at, A_WHILE).await;
+        if !matches!(read, Err(e) if !matches!(e, IoError::Offline | IoError::OutOfRange)) {
+            return false;
+        }
+    }
+    true
+}
+
 /// As [`label_of`]; a disk of which a read takes longer than `limit` does not answer.
 pub(crate) async fn label_within(d: &Rc<dyn Disk>, limit: Nanos) -> Result<Label, NoLabel> {
     let silent = || NoLabel { in_doubt: true, why: no_label(d, IoError::Offline) };
     let blocks = d.len() / BLOCK as u64;
-    if blocks < 4 {
+    if blocks < LABELS as u64 {
         // Its copies would not fit.
         return Err(NoLabel { in_doubt: false, why: no_label(d, IoError::OutOfRange) });
     }
     let mut why = None;
     let (mut newer, mut unread) = (false, false);
     // The last of them is asked for as long as all of them together may be out of reach for a moment.
-    let copies = [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)];
+    let copies = label_blocks(blocks);
     for (n, at) in copies.into_iter().enumerate() {
         let read = match n + 1 == copies.len() {
             true => read_surely(d, at, LATER, limit).await,

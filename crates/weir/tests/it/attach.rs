@@ -109,14 +109,11 @@ impl Target {
         let n = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("weir-attach-it-{}-{n}", std::process::id()));
         fs::create_dir_all(dir.join("mnt")).unwrap();
-        // Two ports in a row that are free now.
-        let port = (0..100)
-            .find_map(|_| {
-                let a = TcpListener::bind("127.0.0.1:0").ok()?;
-                let port = a.local_addr().ok()?.port();
-                TcpListener::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
-            })
-            .unwrap();
+        // Two ports in a row that are free now, and that nobody is given who asks for any.
+        let first = std::process::id().wrapping_mul(64) + n;
+        let ports = (0..10_000).map(|k| 10_000 + (first + k) % 10_000 * 2);
+        let is_free = |p: &u16| (0..2).all(|k| TcpListener::bind(("127.0.0.1", p + k)).is_ok());
+        let port = ports.map(|p| p as u16).find(is_free).unwrap();
         let t = format!(
             "data_dir = {:?}\nlisten = [\"127.0.0.1:{port}\"]\nbuffer_memory = \"32M\"\n{what}",
             dir.join("data")
@@ -389,6 +386,10 @@ fn an_attachment_whose_process_was_killed_is_cleaned_up() {
     target.fails("detach it-killed", 3);
 }
 
+/// Of a shell in a mount namespace of its own: it keeps no mount of the tests beside it, which would be in use as long as it lives.
+pub(crate) const ALONE: &str =
+    "for m in $(grep -o '[^ ]*/weir-attach-it-[^ ]*' /proc/mounts); do umount -l $m 2>&-; done; ";
+
 /// Whoever mounts it where `weir detach` cannot see it, as in a container, keeps a disk that works.
 #[test]
 fn a_disk_that_is_mounted_in_another_namespace_is_left_alone() {
@@ -402,7 +403,7 @@ fn a_disk_that_is_mounted_in_another_namespace_is_left_alone() {
     let mnt = target.mnt();
     let script = "mount \"$0\" \"$1\" && touch \"$1/mounted\" && exec sleep 1000";
     let mut elsewhere = Command::new("unshare")
-        .args(["--mount", "sh", "-c", script, device])
+        .args(["--mount", "sh", "-c", &format!("{ALONE}{script}"), device])
         .arg(&mnt)
         .stdin(Stdio::null())
         .spawn()

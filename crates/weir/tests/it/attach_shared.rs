@@ -1,11 +1,13 @@
 //! Attachments that share what is the machine's: devices, names in /dev/weir, processes. For root with /dev/fuse and loop
 //! devices, as `attach`.
 
-use crate::attach::{Target, can, run, wait_for};
+use crate::attach::{ALONE, Target, can, run, wait_for};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A pool of memory with this volume, which every host sees.
@@ -175,7 +177,7 @@ fn unseen(volume: &str) -> Target {
 fn attach_apart(target: &Target, line: &str) -> std::process::Output {
     let script = "mount -t tmpfs none /dev/weir && exec timeout -k 5 60 \"$0\" \"$@\"";
     Command::new("unshare")
-        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_weir")])
+        .args(["--mount", "sh", "-c", &format!("{ALONE}{script}"), env!("CARGO_BIN_EXE_weir")])
         .args(line.split_whitespace())
         .env("WEIR_DATA_DIR", target.dir.join("data"))
         .stdin(Stdio::null())
@@ -269,8 +271,9 @@ fn an_initiator_port_that_is_given_is_one_attachment_s_too() {
 
 /// An attachment that was killed, and its mounts with it: as of a container that ended. With the name that its file has then.
 fn lost(target: &Target, volume: &str) -> (Value, String) {
+    let script = format!("{ALONE}exec \"$0\" attach \"$1\" --json");
     let out = Command::new("unshare")
-        .args(["--mount", env!("CARGO_BIN_EXE_weir"), "attach", volume, "--json"])
+        .args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_weir"), volume])
         .env("WEIR_DATA_DIR", target.dir.join("data"))
         .env("WEIR_RUN_DIR", target.dir.join("run"))
         .stdin(Stdio::null())
@@ -311,6 +314,53 @@ fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
         run("losetup", &["-d", text(&a, "device")]);
     }
     assert!(left.trim_end() != lost, "{name} is bound yet");
+    target.all_gone(&a);
+}
+
+/// A daemon that lacks a device asks all that there are, and those that cannot be read for seconds. It does not have them open then.
+#[test]
+fn a_dead_disk_is_kept_open_by_no_daemon_that_looks_for_another() {
+    if !can() {
+        return;
+    }
+    let mut target = seen_by_all("it-dead");
+    let (a, _) = lost(&target, "it-dead");
+    // It keeps its file for as long as somebody has it open.
+    let used = fs::File::open(text(&a, "device")).unwrap();
+    let dir = target.dir.clone();
+    let path = |name: &str| dir.join(name).display().to_string();
+    let (here, gone) = (path("here"), path("gone"));
+    target.ok(&format!("pool create q --raid 1 --device file:{here}:64M --device file:{gone}:64M"));
+    target.kill();
+    fs::create_dir(path("elsewhere")).unwrap();
+    fs::rename(&gone, path("elsewhere/gone")).unwrap();
+    let number = fs::metadata(text(&a, "device")).unwrap().rdev();
+    let has_it = || {
+        let daemon = fs::read_to_string(dir.join("pid")).unwrap_or_default();
+        let all = fs::read_dir(format!("/proc/{}/fd", daemon.trim())).into_iter().flatten();
+        all.flatten().any(|f| fs::metadata(f.path()).is_ok_and(|m| m.rdev() == number))
+    };
+    let unread = format!("{}: it does not answer, or cannot be read", text(&a, "device"));
+    let is_told = AtomicBool::new(false);
+    let at_most = std::thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let (mut looks, mut at_most) = (0, 0);
+            let begun = Instant::now();
+            while !is_told.load(Ordering::Relaxed) && begun.elapsed().as_secs() < 120 {
+                looks = if has_it() { looks + 1 } else { 0 };
+                at_most = at_most.max(looks);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            at_most
+        });
+        target.start();
+        wait_for("it is asked", || target.ok("status --json").contains(&unread));
+        is_told.store(true, Ordering::Relaxed);
+        looks.join().unwrap()
+    });
+    assert!(at_most < 20, "it has it open at {at_most} looks on end");
+    drop(used);
+    target.ok("detach it-dead");
     target.all_gone(&a);
 }
 

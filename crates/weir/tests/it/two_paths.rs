@@ -499,7 +499,12 @@ fn a_leg_does_not_come_back_beside_its_late_writes() {
     let file = d.path("file");
     d.ok(&format!("pool create safe --raid 1 --device {} --device file:{file}:64M", leg.0));
     d.kill();
-    let away = Held::open(Path::new(&leg.0), true).expect("held");
+    let mut away = None;
+    // The kernel ends what the killed one had under way.
+    d.until("it is held", || {
+        away = Held::open(Path::new(&leg.0), true).ok();
+        away.is_some()
+    });
     d.start();
     d.ok("pool force safe --yes");
     refused(&d, &format!("pool attach safe --device {}", other.0), "which is in use");

@@ -9,10 +9,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
-use weir_base::{Nanos, SECONDS};
+use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_control::Code;
 use weir_control::model::{Device, DeviceKind, Pool};
-use weir_reactor::{spawn, timeout};
+use weir_reactor::{sleep, spawn, timeout};
 use weir_store::{LogEnd, StoreError, Told};
 use weir_uring::Identity;
 use weir_uring::device::same_name;
@@ -21,6 +21,8 @@ use weir_uring::device::same_name;
 const MOST_FILES: usize = 256;
 /// How long somebody else's disk may keep a pool waiting: to be opened, and to give its label.
 const GLANCE: Nanos = 5 * SECONDS;
+/// After how long one that cannot be read is asked again. It is not open meanwhile, so that whoever takes it away need not wait.
+const AGAIN: Nanos = 500 * MILLIS;
 /// Paths that are looked at side by side.
 const AT_ONCE: usize = 16;
 
@@ -102,14 +104,21 @@ impl Seen {
 /// What is at a path.
 async fn see(local: Rc<Local>, path: String, pool: u128, own: Rc<[Identity]>) -> Seen {
     let look = async {
-        let at = match local.glance(Path::new(&path)).await {
-            Some(Ok(at)) => at,
-            Some(Err(_)) => return Seen::Closed,
-            None => return Seen::Silent,
+        let at = loop {
+            let at = match local.glance(Path::new(&path)).await {
+                Some(Ok(at)) => at,
+                Some(Err(_)) => return Seen::Closed,
+                None => return Seen::Silent,
+            };
+            if own.contains(&at.identity) {
+                return Seen::Own;
+            }
+            if !weir_store::is_unreadable(&at.disk).await {
+                break at;
+            }
+            drop(at);
+            sleep(AGAIN).await;
         };
-        if own.contains(&at.identity) {
-            return Seen::Own;
-        }
         match weir_store::label_of(&at.disk).await {
             Ok(label) if label.pool != pool => Seen::Foreign,
             Ok(label) => {
