@@ -192,12 +192,7 @@ impl Config {
                 name: name.to_string(),
                 listen,
                 protocol,
-                transport: Default::default(),
-                id_ext: None,
-                ioc_guid: None,
-                channels: None,
-                cores: Vec::new(),
-                crc: Default::default(),
+                ..TargetSpec::default()
             };
             let behind = listen.iter().map(|a| brp_address(a)).collect();
             targets.push(port(DEFAULT_TARGET, listen, Protocol::Srp));

@@ -37,8 +37,10 @@ weir_base::planted_bugs! {
     NewerIsOpen,
     /// A target port that was refused, and could not be stopped, listens until the next start.
     RefusedListens,
-    /// What a volume was to be larger by, and hosts may have written to, is free as it is when that is refused.
-    GainedIsForgotten,
+    /// A volume that was opened with less than it is to have, in a pool that was closed, stays so when that is open.
+    OpenedSmaller,
+    /// A volume is moved while hosts see it otherwise than it is to be.
+    MovedBehind,
     /// A stop leaves sizes that could not be recorded before as they are.
     SizesUnrecorded,
     /// What was made of a volume that did not come to be is nobody's when it cannot be taken away at once.

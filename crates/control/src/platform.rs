@@ -4,7 +4,7 @@
 //! virtual, chance is the seed's, and nothing blocks. What waits for other tasks only ([`tokio::sync`]) is the same in both.
 
 use std::io::Read;
-use std::ops::{Add, AddAssign, Sub};
+use std::ops::{Add, Sub};
 use std::pin::pin;
 use std::sync::LazyLock;
 use std::task::Poll;
@@ -20,9 +20,9 @@ pub use tasks::{AbortHandle, Broken, JoinHandle, JoinSet, spawn, spawn_blocking}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 
-/// What instants are counted from, and how long that is after none: Tokio's clock can be set in tests.
+/// Instants are counted from a while before this, so that none is negative where tests set Tokio's clock.
 static BEGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
-const AFTER_NONE: Duration = Duration::from_secs(30 * 24 * 3600);
+const BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl Instant {
     /// This moment.
@@ -32,7 +32,7 @@ impl Instant {
         }
         let now = tokio::time::Instant::now().into_std();
         let since = now.saturating_duration_since(*BEGIN);
-        Instant(AFTER_NONE + since - BEGIN.saturating_duration_since(now))
+        Instant(BEFORE + since - BEGIN.saturating_duration_since(now))
     }
 
     /// Since then; nothing for one to come.
@@ -44,23 +44,12 @@ impl Instant {
     pub fn saturating_duration_since(self, earlier: Instant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
-
-    /// Since an earlier one; nothing since a later one.
-    pub fn duration_since(self, earlier: Instant) -> Duration {
-        self.saturating_duration_since(earlier)
-    }
 }
 
 impl Add<Duration> for Instant {
     type Output = Instant;
     fn add(self, d: Duration) -> Instant {
         Instant(self.0.saturating_add(d))
-    }
-}
-
-impl AddAssign<Duration> for Instant {
-    fn add_assign(&mut self, d: Duration) {
-        *self = *self + d;
     }
 }
 

@@ -58,6 +58,24 @@ crates_of_bugs! {
     Wire: wire, "Wire";
 }
 
+/// Bugs of the control plane that `node` is to catch.
+const NODE: &[control::Bug] = &[
+    control::Bug::InForceBeforeDurable,
+    control::Bug::UndoneHalf,
+    control::Bug::UndoneOnce,
+    control::Bug::CutAmongChanges,
+    control::Bug::CutThoughOwed,
+    control::Bug::FaultsOfNothing,
+    control::Bug::SizesUnrecorded,
+    control::Bug::OpenedSmaller,
+    control::Bug::MovedBehind,
+    control::Bug::MadeIsForgotten,
+    control::Bug::RefusedListens,
+    control::Bug::CloseOnce,
+    control::Bug::OpenedBesidePart,
+    control::Bug::PoolsBeforeVolumes,
+];
+
 /// Bugs of one crate, without `others`.
 fn but<B: Copy + PartialEq>(all: &[B], others: &[B], kind: fn(B) -> Bug) -> Vec<Bug> {
     all.iter().filter(|b| !others.contains(b)).map(|b| kind(*b)).collect()
@@ -112,20 +130,7 @@ impl Bug {
             ]
             .concat(),
             // Most of the others are about what it does not do yet: declare, import, migrate, encrypt, and many nodes.
-            "node" => vec![
-                Bug::Control(control::Bug::InForceBeforeDurable),
-                Bug::Control(control::Bug::UndoneHalf),
-                Bug::Control(control::Bug::UndoneOnce),
-                Bug::Control(control::Bug::CutAmongChanges),
-                Bug::Control(control::Bug::CutThoughOwed),
-                Bug::Control(control::Bug::FaultsOfNothing),
-                Bug::Control(control::Bug::SizesUnrecorded),
-                Bug::Control(control::Bug::MadeIsForgotten),
-                Bug::Control(control::Bug::GainedIsForgotten),
-                Bug::Control(control::Bug::RefusedListens),
-                Bug::Control(control::Bug::CloseOnce),
-                Bug::Control(control::Bug::PoolsBeforeVolumes),
-            ],
+            "node" => NODE.iter().map(|b| Bug::Control(*b)).collect(),
             "migrate" => but(layers::Bug::MIGRATE, &[], Bug::Layers),
             _ => Vec::new(),
         }

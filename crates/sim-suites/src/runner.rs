@@ -19,7 +19,7 @@ const SHOWN: usize = 5;
 
 /// Suites, and the number of seeds from which on a figure that is 0 is a failure: they count what they did, and what a suite
 /// never did it does not show.
-const LONG: &[(&str, u64)] = &[("store", 2000), ("doors", 1000), ("hosts", 300)];
+const LONG: &[(&str, u64)] = &[("store", 2000), ("doors", 1000), ("hosts", 300), ("node", 300)];
 
 /// A seed that failed.
 #[derive(Debug, Clone)]

@@ -41,9 +41,10 @@ impl Controller {
             }
             let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
             let pool_is_up = volume.pool == IMAGES || self.up().pools.contains(&volume.pool);
+            let object = format!("volume/{name}");
             let done = match model.pool_at(&volume.pool) {
                 Ok(_) if self.is_left(volume) => {
-                    self.up().faults.remove(&format!("volume/{name}"));
+                    self.up().faults.remove(&object);
                     Ok(())
                 }
                 Ok(_) if self.is_half_closed(name) && next.as_ref() != Some(name) => {
@@ -64,20 +65,21 @@ impl Controller {
                 }
                 Ok(_) if silent.contains_key(name) => silent.remove(name).map_or(Ok(()), Err),
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
-                Ok(_) if volume.is_size_unrecorded() => {
+                // Hosts do not see it yet where the volume is behind.
+                Ok(_) if volume.is_size_unrecorded() && !self.up().behind.contains_key(&object) => {
                     self.record_size_again(volume).await;
                     Ok(())
                 }
                 // While it moves, its graph is not that of the configuration.
                 Ok(_) if volume.migration.is_some() && !has(Bug::PutBackInFlight) => Ok(()),
-                Ok(pool) if self.is_behind(&format!("volume/{name}")) => {
+                Ok(pool) if self.is_behind(&object) && self.closed(&pool.name).is_none() => {
                     self.catch_up(volume, pool).await
                 }
                 Ok(_) => Ok(()),
                 Err(e) => Err(e),
             };
             if let Err(e) = done {
-                self.fault(format!("volume/{name}"), e);
+                self.fault(object, e);
             }
         }
         self.put_rules().await;
@@ -165,7 +167,7 @@ impl Controller {
     }
 
     /// Keeps that something is not as the configuration says, and that it is not tried again before an instant.
-    fn behind(&self, object: String, next: Instant) -> String {
+    pub(super) fn behind(&self, object: String, next: Instant) -> String {
         self.up().behind.insert(object.clone(), next);
         object
     }
@@ -175,21 +177,36 @@ impl Controller {
         self.up().behind.get(object).is_some_and(|next| Instant::now() >= *next)
     }
 
+    /// Refuses what takes a volume for what the configuration says, while hosts see it otherwise: by a size that was refused, only a part
+    /// of it would be moved.
+    pub(super) fn check_not_behind(&self, name: &str) -> Result<()> {
+        let (object, up) = (format!("volume/{name}"), self.up());
+        if !up.behind.contains_key(&object) || has(Bug::MovedBehind) {
+            return Ok(());
+        }
+        let e =
+            Error::new(Code::NotReady, format!("hosts do not see volume `{name}` as it is to be"))
+                .hint("it is put right every few seconds; do it again then");
+        Err(match up.faults.get(&object) {
+            Some(f) => e.because(f),
+            None => e,
+        })
+    }
+
     /// Has an open volume be what the configuration says.
     async fn catch_up(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let (object, begun) = (format!("volume/{}", volume.name), Instant::now());
-        let done = async {
-            self.check_open(&pool.name)?;
-            self.plane.update_volume(volume, pool).await
-        };
-        if let Err(e) = done.await {
+        if let Err(e) = self.plane.update_volume(volume, pool).await {
             // What waits long for a device that hangs does not keep commands waiting most of the time.
             self.behind(object, Instant::now() + begun.elapsed() * CATCH_UP);
             return Err(e);
         }
-        let mut up = self.up();
-        up.behind.remove(&object);
-        up.faults.remove(&object);
+        {
+            let mut up = self.up();
+            up.behind.remove(&object);
+            up.faults.remove(&object);
+        }
+        self.sized_for_good(&volume.name).await;
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use super::clearing::{SOON, Space};
 use super::*;
 use crate::dataplane::Inside;
 use crate::model::{
-    AdoptSpec, CloneSpec, Cut, DeviceFound, DeviceGrow, Pool, Volume, VolumeSpec, VolumeState,
+    AdoptSpec, CloneSpec, DeviceFound, DeviceGrow, Pool, Volume, VolumeSpec, VolumeState,
 };
 use crate::units::format_size;
 
@@ -276,7 +276,7 @@ impl Controller {
 
     /// A volume has its size. Hosts may know: that this cannot be recorded takes nothing back, and is tried again. It may be on the
     /// disk all the same, and what was refused would be carried out by the next start.
-    async fn sized_for_good(&self, name: &str) -> Arc<Model> {
+    pub(super) async fn sized_for_good(&self, name: &str) -> Arc<Model> {
         // It may be this very size that is to be taken back.
         if self.owed().is_some() && !has(Bug::SizeToldThoughOwed) {
             return self.model();
@@ -324,6 +324,7 @@ impl Controller {
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         self.check_where(volume)?;
         self.close_before(&volume.name).await?;
+        let whole = volume.size;
         let volume = &self.sized(volume, pool).await?;
         if let Err(e) = self.plane.open_volume(volume, pool).await {
             // What there is of it must not be there when it is opened again.
@@ -341,8 +342,10 @@ impl Controller {
             up.behind.remove(&object);
             up.faults.remove(&object);
         }
-        // In a closed pool nothing has grown.
-        if self.closed(&pool.name).is_none() {
+        // In a closed pool nothing has grown. It does when that is open.
+        if volume.size < whole && !has(Bug::OpenedSmaller) {
+            self.behind(format!("volume/{}", volume.name), Instant::now());
+        } else if self.closed(&pool.name).is_none() {
             self.sized_for_good(&volume.name).await;
         }
         Ok(())
@@ -433,19 +436,6 @@ impl Controller {
         {
             let gone = Volume { state: VolumeState::Deleting, ..v.clone() };
             back.volumes.insert(v.name.clone(), gone);
-        }
-        // Hosts may have seen the size, and written: what was gained goes as what is cut off, before others get it.
-        // A file of its own need not have become larger. What the devices were found to hold is nobody's gain.
-        if let Command::PatchVolume { name, patch } = &command
-            && let (Some(v), Some(is)) = (back.volumes.get_mut(name), present.volumes.get(name))
-            && is.size > v.size
-            && patch.size == Some(is.size)
-            && v.cut.is_none()
-            && !matches!(v.layout, Layout::File { .. })
-            && !has(Bug::GainedIsForgotten)
-        {
-            v.cut = Some(Cut { from: is.size, open: false });
-            v.layout = is.layout.clone();
         }
         // It may have been in effect, in part or for long.
         if !has(Bug::UndoneIsUnknown) {

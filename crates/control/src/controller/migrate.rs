@@ -153,6 +153,7 @@ impl Controller {
             if !me.up().volumes.contains(&name) {
                 return Err(me.not_ready("volume", &name));
             }
+            me.check_not_behind(&name)?;
             if let Some(pool) = spec.pool.as_ref().filter(|p| model.pool(p).is_ok())
                 && !me.up().pools.contains(pool)
             {

@@ -85,7 +85,10 @@ impl Controller {
         let model = self.model();
         let up = self.up();
         let waits = || {
-            model.volumes.values().any(|v| up.is_about_to_open(v) || self.is_to_be_deleted(v))
+            let is_behind = |v: &Volume| up.behind.contains_key(&format!("volume/{}", v.name));
+            let waits =
+                |v: &Volume| up.is_about_to_open(v) || self.is_to_be_deleted(v) || is_behind(v);
+            model.volumes.values().any(waits)
                 || model.targets.keys().any(|t| up.is_about_to_listen(t))
         };
         let told_only = has(Bug::OpenedWithoutVolumes) || has(Bug::ClosedForGood);

@@ -119,7 +119,7 @@ impl From<u64> for DeviceFound {
 }
 
 /// A pool to create.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSpec {
     /// Its name.
@@ -595,7 +595,7 @@ pub enum CrcPolicy {
 }
 
 /// A target port to create or change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSpec {
     /// Its name.

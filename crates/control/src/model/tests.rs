@@ -55,13 +55,7 @@ fn target(name: &str, listen: &[&str]) -> TargetSpec {
     TargetSpec {
         name: name.into(),
         listen: listen.iter().map(|l| l.to_string()).collect(),
-        protocol: Default::default(),
-        transport: Transport::Iwarp,
-        id_ext: None,
-        ioc_guid: None,
-        channels: None,
-        cores: Vec::new(),
-        crc: CrcPolicy::Peer,
+        ..TargetSpec::default()
     }
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub(crate) parts_late: Option<(String, Duration)>,
     /// Sizes that open volumes were given, in order.
     pub(crate) sizes: Vec<(String, u64)>,
+    /// What pools hold of volumes, where that is not what the configuration says.
+    pub(crate) held_sizes: BTreeMap<String, u64>,
     /// What the devices of protected pools carry.
     pub(crate) carried: Carried,
     /// What the devices of these pools carry by themselves: what is kept is what is read.
@@ -353,6 +355,10 @@ impl DataPlane for Fake {
                 false => Ok(()),
             }
         })
+    }
+
+    fn size_of<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, Option<u64>> {
+        ready(Ok(self.state().held_sizes.get(&volume.name).copied()))
     }
 
     fn cut_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {

@@ -3,6 +3,7 @@
 use crate::fake::Fake;
 use crate::full::Full;
 use crate::support::*;
+use crate::undone::{read_in_the_end, unread_at_first};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -278,22 +279,22 @@ async fn told_of_what_was_taken_back() -> Vec<String> {
         let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d"), Some(GIB))]);
         let spec = PoolSpec { raid: Some(Raid::Zero), ..spec };
         c.execute(Command::CreatePool(spec)).await.expect("a pool");
-        fake.break_call("create_volume x");
+        fake.break_call("start_pool x");
         file.after(n);
-        c.execute(Command::CreateVolume(volume("x", "safe", MIB))).await.expect_err("refused");
-        if !c.model().volumes.contains_key("x") {
+        c.execute(Command::CreatePool(ram_pool("x", GIB))).await.expect_err("refused");
+        if !c.model().pools.contains_key("x") {
             continue;
         }
         let told = || async { c.status().await.expect("a status").faults };
         let begun = std::time::Instant::now();
-        while !told().await.iter().any(|f| f.object == "volume/x") {
+        while !told().await.iter().any(|f| f.object == "pool/x") {
             assert!(begun.elapsed() < Duration::from_secs(60), "it is tried");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         fake.mend();
         file.has_room_again();
         c.execute(Command::CreateHost(host("later", &["3:4"]))).await.expect("there is room again");
-        assert!(!c.model().volumes.contains_key("x"), "it is taken back");
+        assert!(!c.model().pools.contains_key("x"), "it is taken back");
         // Of the store it is told until it was looked at.
         let of_store = |f: &Fault| f.object == "configuration";
         return told().await.into_iter().filter(|f| !of_store(f)).map(|f| f.object).collect();
@@ -313,7 +314,7 @@ async fn a_fault_of_what_is_not_there_is_caught() {
     plant(Some(Bug::FaultsOfNothing));
     let told = told_of_what_was_taken_back().await;
     plant(None);
-    assert_eq!(told, ["volume/x"]);
+    assert_eq!(told, ["pool/x"]);
 }
 
 /// Changes that the data plane refuses, and that it cannot take back at first either: what is told of it then, whether it was tried
@@ -375,16 +376,15 @@ async fn what_is_put_back_once_at_most_is_caught() {
     assert!(first.is_empty() && !again);
 }
 
-/// A volume that could not be put back is moved. Whether it was put back while it moved, and whether it was after that.
+/// A volume moves, and hosts see less of it than it is to have. Whether it was put right while it moved, and whether it was after
+/// that.
 async fn put_back_beside_a_migration() -> (bool, bool) {
-    let (_file, fake, c) = node().await;
-    c.execute(Command::CreatePool(ram_pool("other", GIB))).await.expect("a pool");
-    fake.break_call("update_volume v");
-    let patch = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
-    c.execute(Command::PatchVolume { name: "v".into(), patch }).await.expect_err("refused");
     let spec = MigrationSpec { pool: Some("other".into()), ..MigrationSpec::default() };
-    c.start_migration("v".into(), spec).await.expect("it moves");
-    fake.mend();
+    let moves = Command::StartMigration { name: "v".into(), spec };
+    let (_dir, fake, c) = unread_at_first(&[moves]).await;
+    read_in_the_end(&fake).await;
+    let is_begun = async || fake.state().calls.iter().any(|c| c == "start_migration v");
+    until("it moves", is_begun).await;
     let put_back = async |from: usize, within: u64| {
         let begun = std::time::Instant::now();
         let is_done = || fake.state().calls[from..].iter().any(|c| c == "update_volume v");

@@ -114,17 +114,7 @@ pub(crate) fn map(host: &str, volume: &str) -> MapSpec {
 }
 
 pub(crate) fn target(name: &str, listen: &str) -> TargetSpec {
-    TargetSpec {
-        name: name.into(),
-        listen: vec![listen.into()],
-        protocol: Default::default(),
-        transport: Default::default(),
-        id_ext: None,
-        ioc_guid: None,
-        channels: None,
-        cores: Vec::new(),
-        crc: Default::default(),
-    }
+    TargetSpec { name: name.into(), listen: vec![listen.into()], ..TargetSpec::default() }
 }
 
 pub(crate) fn delete_volume(name: &str) -> Command {

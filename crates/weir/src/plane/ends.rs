@@ -27,13 +27,8 @@ fn port() -> TargetPort {
     let spec = TargetSpec {
         name: "t".into(),
         listen: vec!["127.0.0.1:0".into()],
-        protocol: Default::default(),
-        transport: Default::default(),
-        id_ext: None,
-        ioc_guid: None,
         channels: Some(4),
-        cores: Vec::new(),
-        crc: Default::default(),
+        ..TargetSpec::default()
     };
     let mut m = Model::default();
     m.apply(Command::PutTarget(spec), 7).expect("a target port");

@@ -72,7 +72,7 @@ impl Want {
 pub(super) fn pool(name: &str, devices: usize, raid: Option<&str>, size: u64) -> PoolSpec {
     let devices = (0..devices).map(|n| device(name, n, size)).collect();
     let raid = raid.and_then(|r| serde_json::from_value(r.into()).ok());
-    PoolSpec { name: name.into(), devices, raid, overwrite: Default::default(), memory: None }
+    PoolSpec { name: name.into(), devices, raid, ..PoolSpec::default() }
 }
 
 fn device(pool: &str, n: usize, size: u64) -> DeviceSpec {
@@ -81,17 +81,7 @@ fn device(pool: &str, n: usize, size: u64) -> DeviceSpec {
 }
 
 fn target(name: &str, listen: String) -> TargetSpec {
-    TargetSpec {
-        name: name.into(),
-        listen: vec![listen],
-        protocol: Default::default(),
-        transport: Default::default(),
-        id_ext: None,
-        ioc_guid: None,
-        channels: None,
-        cores: Vec::new(),
-        crc: Default::default(),
-    }
+    TargetSpec { name: name.into(), listen: vec![listen], ..TargetSpec::default() }
 }
 
 fn one<'a, T>(rng: &mut Prng, all: impl ExactSizeIterator<Item = T> + 'a) -> Option<T> {

@@ -108,7 +108,16 @@ impl Plane {
         call: String,
         f: impl FnOnce(&mut Life, &mut Medium) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let (fate, takes) = self.ground().trouble.next();
+        let fated = self.ground().trouble.next();
+        self.fated(call, fated, f).await
+    }
+
+    async fn fated<T>(
+        &self,
+        call: String,
+        (fate, takes): (Fate, Duration),
+        f: impl FnOnce(&mut Life, &mut Medium) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         sleep(takes).await;
         if self.dead.load(Relaxed) {
             std::future::pending::<()>().await;
@@ -124,6 +133,21 @@ impl Plane {
             Fate::FailsLate => done.and(Err(failed(&call))),
             _ => done,
         }
+    }
+
+    /// The same. What is whole is not done if it fails: hosts are told of a larger volume last.
+    async fn call_whole<T>(
+        &self,
+        call: String,
+        is_whole: impl FnOnce(&Life) -> bool,
+        f: impl FnOnce(&mut Life, &mut Medium) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let (fate, takes) = self.ground().trouble.next();
+        let fate = match is_whole(&self.life()) {
+            true if fate == Fate::FailsLate => Fate::Fails,
+            _ => fate,
+        };
+        self.fated(call, (fate, takes), f).await
     }
 
     /// Does something in its time that says itself whether it fails.
@@ -403,12 +427,18 @@ impl DataPlane for Plane {
     }
 
     fn update_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
-        Box::pin(self.call(format!("update_volume {}", volume.name), move |life, m| {
-            if !life.volumes.contains_key(&volume.name) {
-                return refused(Code::NotReady, format!("volume {} is not open", volume.name));
-            }
-            Self::opened(life, m, volume)
-        }))
+        let larger =
+            |life: &Life| life.volumes.get(&volume.name).is_some_and(|v| v.size < volume.size);
+        Box::pin(self.call_whole(
+            format!("update_volume {}", volume.name),
+            larger,
+            move |life, m| {
+                if !life.volumes.contains_key(&volume.name) {
+                    return refused(Code::NotReady, format!("volume {} is not open", volume.name));
+                }
+                Self::opened(life, m, volume)
+            },
+        ))
     }
 
     fn size_of<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, Option<u64>> {
