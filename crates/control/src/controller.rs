@@ -101,6 +101,8 @@ struct Up {
     /// Open volumes and pools, as faults name them, that are not as the configuration has them: the data plane could not be put
     /// back. They are not tried again before.
     behind: BTreeMap<String, Instant>,
+    /// Volumes that are open in a closed pool with less than they are to have, which no growth explains.
+    short: BTreeSet<String>,
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
     records: carried::Records,
@@ -202,8 +204,20 @@ impl Controller {
             };
             me.ask_for(&command).await?;
             let one = me.turn().await?;
-            let done = me.change(command).await?;
+            let done = me.change(command).await;
             drop(one);
+            let done = match done {
+                Ok(done) => done,
+                Err(e) => {
+                    // What it had gained for a moment goes before somebody says something else of it.
+                    let is_cut =
+                        |n: &String| me.model().volumes.get(n).is_some_and(|v| v.cut.is_some());
+                    if let Some(name) = patched.filter(is_cut) {
+                        me.cut_soon(&name).await;
+                    }
+                    return Err(e);
+                }
+            };
             if let Some(name) = deleted.filter(|n| done.volumes.contains_key(n)) {
                 let until = Instant::now() + clearing::WAIT;
                 return me.deleted_soon(&name, until).await;

@@ -41,6 +41,12 @@ weir_base::planted_bugs! {
     OpenedSmaller,
     /// A volume is moved while hosts see it otherwise than it is to be.
     MovedBehind,
+    /// The size of a volume is recorded that hosts do not see yet.
+    UnseenIsRecorded,
+    /// A volume of which devices hold less than it has is made larger, though it was not to be.
+    ShortIsGrown,
+    /// What a volume of a protected pool was to be larger by is taken for its own by the next start when that is refused.
+    GainedIsForgotten,
     /// A stop leaves sizes that could not be recorded before as they are.
     SizesUnrecorded,
     /// What was made of a volume that did not come to be is nobody's when it cannot be taken away at once.

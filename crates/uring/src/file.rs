@@ -60,7 +60,7 @@ pub(crate) fn error_of(errno: i32) -> IoError {
 /// How long a file system may take to tell where a file has holes.
 const ANSWER: Nanos = 20 * SECONDS;
 
-/// A disk's descriptor. That of a slow one is closed by a thread that may wait: closing asks the file system, too.
+/// A disk's descriptor. That of a slow one is closed by a thread that may wait: closing asks the file system, too, or the device.
 struct Kept {
     fd: ManuallyDrop<Rc<OwnedFd>>,
     slow: bool,
@@ -172,7 +172,8 @@ impl FileDisk {
     /// A disk on what was opened elsewhere. Waits for nothing.
     pub fn of(ring: &Ring, o: Opened) -> FileDisk {
         FileDisk {
-            fd: Kept::new(o.file, o.slow),
+            // Who is the last to close a block device has everything written that anybody has written to it.
+            fd: Kept::new(o.file, o.slow || o.device),
             name: o.name,
             identity: None,
             ring: ring.clone(),

@@ -65,6 +65,7 @@ impl Controller {
                 }
                 Ok(_) if silent.contains_key(name) => silent.remove(name).map_or(Ok(()), Err),
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
+                Ok(pool) if self.is_short(volume) => self.open_again(volume, pool).await,
                 // Hosts do not see it yet where the volume is behind.
                 Ok(_) if volume.is_size_unrecorded() && !self.up().behind.contains_key(&object) => {
                     self.record_size_again(volume).await;
@@ -177,6 +178,17 @@ impl Controller {
         self.up().behind.get(object).is_some_and(|next| Instant::now() >= *next)
     }
 
+    /// Whether a volume is open with less than it is to have, which no growth explains, and its pool can be changed by now.
+    fn is_short(&self, volume: &Volume) -> bool {
+        self.up().short.contains(&volume.name) && self.closed(&volume.pool).is_none()
+    }
+
+    /// Opens such a volume again: that says what is wrong with its devices.
+    async fn open_again(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.close_volume(&volume.name).await?;
+        self.open_volume(volume, pool).await
+    }
+
     /// Refuses what takes a volume for what the configuration says, while hosts see it otherwise: by a size that was refused, only a part
     /// of it would be moved.
     pub(super) fn check_not_behind(&self, name: &str) -> Result<()> {
@@ -201,13 +213,17 @@ impl Controller {
             self.behind(object, Instant::now() + begun.elapsed() * CATCH_UP);
             return Err(e);
         }
-        {
-            let mut up = self.up();
-            up.behind.remove(&object);
-            up.faults.remove(&object);
-        }
+        self.has_caught_up(&volume.name);
         self.sized_for_good(&volume.name).await;
         Ok(())
+    }
+
+    /// Hosts see a volume as it is configured.
+    pub(super) fn has_caught_up(&self, name: &str) {
+        let (object, mut up) = (format!("volume/{name}"), self.up());
+        if up.behind.remove(&object).is_some() {
+            up.faults.remove(&object);
+        }
     }
 
     /// Closes a volume. One that could not be closed is closed before it is opened again, and is tried again anyhow.
@@ -221,6 +237,7 @@ impl Controller {
         }
         let done = self.plane.close_volume(name).await;
         let mut up = self.up();
+        up.short.remove(name);
         if done.is_ok() || has(Bug::CloseOnce) {
             up.half_closed.remove(name);
         } else {

@@ -151,6 +151,10 @@ impl Controller {
         {
             return Ok(None);
         }
+        // Hosts may see more of it yet.
+        if self.up().behind.contains_key(&format!("volume/{name}")) {
+            return Ok(None);
+        }
         self.check_open(&v.pool)?;
         let pool = model.pool_at(&v.pool)?.clone();
         self.cuts().running.insert(name.to_string(), Stage::Cuts);

@@ -4,7 +4,7 @@ use super::clearing::{SOON, Space};
 use super::*;
 use crate::dataplane::Inside;
 use crate::model::{
-    AdoptSpec, CloneSpec, DeviceFound, DeviceGrow, Pool, Volume, VolumeSpec, VolumeState,
+    AdoptSpec, CloneSpec, Cut, DeviceFound, DeviceGrow, Pool, Volume, VolumeSpec, VolumeState,
 };
 use crate::units::format_size;
 
@@ -160,6 +160,7 @@ impl Controller {
                 let (was, volume) = (old.volume(name)?, new.volume(name)?);
                 if (was.size, was.read_only) != (volume.size, volume.read_only) {
                     self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
+                    self.has_caught_up(name);
                 }
                 return match has(Bug::SizeTakenBack) {
                     true => self.record_size(name).await,
@@ -306,11 +307,14 @@ impl Controller {
     }
 
     /// Records that hosts see the size of a volume, if that was to be seen. Only then may anything be cut off one that was made
-    /// smaller: what is refused is in force for as long as it cannot be taken back, and a start must not carry it out.
+    /// smaller: what is refused is in force for as long as it cannot be taken back, and a start must not carry it out. Of one that is
+    /// behind hosts do not see it yet.
     pub(super) async fn record_size(&self, name: &str) -> Result<Arc<Model>> {
         let model = self.model();
         let volume = model.volume(name)?;
-        if !volume.is_size_unrecorded() {
+        let is_behind =
+            self.up().behind.contains_key(&format!("volume/{name}")) && !has(Bug::UnseenIsRecorded);
+        if is_behind || !volume.is_size_unrecorded() {
             return Ok(model);
         }
         let mut new = Model::clone(&model);
@@ -324,7 +328,7 @@ impl Controller {
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         self.check_where(volume)?;
         self.close_before(&volume.name).await?;
-        let whole = volume.size;
+        let wanted = volume;
         let volume = &self.sized(volume, pool).await?;
         if let Err(e) = self.plane.open_volume(volume, pool).await {
             // What there is of it must not be there when it is opened again.
@@ -342,9 +346,14 @@ impl Controller {
             up.behind.remove(&object);
             up.faults.remove(&object);
         }
-        // In a closed pool nothing has grown. It does when that is open.
-        if volume.size < whole && !has(Bug::OpenedSmaller) {
-            self.behind(format!("volume/{}", volume.name), Instant::now());
+        // In a closed pool nothing has grown. It does when that is open, if it was to: else devices of before are there.
+        let is_pending = wanted.grown_from.is_some_and(|had| volume.size >= had);
+        if volume.size < wanted.size && (is_pending || has(Bug::ShortIsGrown)) {
+            if !has(Bug::OpenedSmaller) {
+                self.behind(format!("volume/{}", volume.name), Instant::now());
+            }
+        } else if volume.size < wanted.size {
+            self.up().short.insert(volume.name.clone());
         } else if self.closed(&pool.name).is_none() {
             self.sized_for_good(&volume.name).await;
         }
@@ -436,6 +445,18 @@ impl Controller {
         {
             let gone = Volume { state: VolumeState::Deleting, ..v.clone() };
             back.volumes.insert(v.name.clone(), gone);
+        }
+        // The devices of a protected pool may hold it at its larger size, which a start would take for the volume's: what was gained
+        // goes as what is cut off.
+        if let Command::PatchVolume { name, patch } = &command
+            && let (Some(v), Some(is)) = (back.volumes.get_mut(name), present.volumes.get(name))
+            && is.size > v.size
+            && patch.size == Some(is.size)
+            && v.cut.is_none()
+            && matches!(v.layout, Layout::Store { .. })
+            && !has(Bug::GainedIsForgotten)
+        {
+            v.cut = Some(Cut { from: is.size, open: false });
         }
         // It may have been in effect, in part or for long.
         if !has(Bug::UndoneIsUnknown) {

@@ -85,7 +85,9 @@ impl Controller {
         let model = self.model();
         let up = self.up();
         let waits = || {
-            let is_behind = |v: &Volume| up.behind.contains_key(&format!("volume/{}", v.name));
+            let is_behind = |v: &Volume| {
+                up.short.contains(&v.name) || up.behind.contains_key(&format!("volume/{}", v.name))
+            };
             let waits =
                 |v: &Volume| up.is_about_to_open(v) || self.is_to_be_deleted(v) || is_behind(v);
             model.volumes.values().any(waits)

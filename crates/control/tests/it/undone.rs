@@ -36,6 +36,48 @@ async fn what_was_made_of_a_refused_volume_goes_in_the_end() {
     assert!(made_in_vain().await);
 }
 
+/// A volume of a protected pool cannot be made larger, which its devices may hold. What is thrown away of it, and its size.
+async fn larger_in_vain() -> (Vec<String>, u64) {
+    let (_file, fake, c) = node().await;
+    let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d"), Some(GIB))]);
+    c.execute(Command::CreatePool(PoolSpec { raid: Some(Raid::Zero), ..spec }))
+        .await
+        .expect("made");
+    c.execute(Command::CreateVolume(volume("s", "safe", 8 * MIB))).await.expect("a volume");
+    fake.break_call("update_volume s");
+    let patch = VolumePatch { size: Some(12 * MIB), ..VolumePatch::default() };
+    let larger = Command::PatchVolume { name: "s".into(), patch };
+    c.execute(larger).await.expect_err("it is refused");
+    tried_again(&c).await;
+    let cuts = |fake: &Fake| {
+        let s = fake.state();
+        s.calls.iter().filter(|c| c.starts_with("cut_")).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(cuts(&fake), [""; 0], "hosts may see it yet");
+    fake.mend();
+    tried_again(&c).await;
+    tried_again(&c).await;
+    let v = &c.model().volumes["s"];
+    assert_eq!(v.cut, None);
+    (cuts(&fake), v.size)
+}
+
+#[tokio::test]
+async fn what_a_protected_volume_was_to_be_larger_by_is_thrown_away() {
+    let cuts = ["cut_volume s", "cut_ended s"].map(String::from).to_vec();
+    assert_eq!(larger_in_vain().await, (cuts, 8 * MIB));
+}
+
+/// A volume of a plain pool is bound to no space that it was refused.
+#[tokio::test]
+async fn a_plain_volume_that_could_not_be_made_larger_is_as_it_was() {
+    let (_file, fake, c) = node().await;
+    let before = c.model().volumes["v"].clone();
+    fake.break_call("update_volume v");
+    c.execute(resize(12 * MIB)).await.expect_err("it is refused");
+    assert_eq!(c.model().volumes["v"], before);
+}
+
 /// A target port cannot be started, nor stopped at first. How often that was tried.
 async fn listens_in_vain() -> usize {
     let (_file, fake, c) = node().await;
@@ -133,6 +175,40 @@ async fn a_volume_grows_when_its_pool_can_be_changed() {
     assert_eq!(opened_before_its_pool().await, 12 * MIB);
 }
 
+/// Rules of snapshots are set of such a volume, while it cannot grow. Whether its size is recorded.
+async fn recorded_unseen() -> bool {
+    let (_dir, fake, c) = unread_at_first(&[]).await;
+    read_in_the_end(&fake).await;
+    fake.break_call("update_volume v");
+    let rules = vec!["every=1d,keep=2".parse().expect("a rule")];
+    let patch = VolumePatch { snapshots: Some(rules), ..VolumePatch::default() };
+    c.execute(Command::PatchVolume { name: "v".into(), patch }).await.expect("it is set");
+    c.model().volumes["v"].grown_from.is_none()
+}
+
+#[tokio::test]
+async fn a_size_that_hosts_do_not_see_is_not_recorded() {
+    assert!(!recorded_unseen().await);
+}
+
+/// Devices hold less of a volume than it has, and it was not to become larger: what is done with it once its pool can be looked into.
+async fn devices_of_before() -> Vec<String> {
+    let (_dir, fake, c) = unread_at_first(&[Command::ReadyVolume { name: "v".into() }]).await;
+    read_in_the_end(&fake).await;
+    let calls = || fake.state().calls.clone();
+    let from = calls().iter().rposition(|c| c == "open_volume v").expect("it was opened");
+    tried_again(&c).await;
+    let of_it =
+        |c: &&String| ["close_volume v", "open_volume v", "update_volume v"].contains(&c.as_str());
+    calls()[from + 1..].iter().filter(of_it).cloned().collect()
+}
+
+/// Opening it says what is wrong.
+#[tokio::test]
+async fn a_volume_is_not_made_larger_by_what_it_has_lost() {
+    assert_eq!(devices_of_before().await, ["close_volume v", "open_volume v"]);
+}
+
 /// A volume cannot be made smaller, and hosts may see that it was. Whether it is moved then.
 async fn moves_meanwhile() -> bool {
     let (_file, fake, c) = node().await;
@@ -175,6 +251,21 @@ mod planted {
     #[tokio::test]
     async fn a_volume_that_stays_smaller_is_seen() {
         assert_eq!(with(Bug::OpenedSmaller, opened_before_its_pool()).await, 8 * MIB);
+    }
+
+    #[tokio::test]
+    async fn a_size_that_is_recorded_unseen_is_seen() {
+        assert!(with(Bug::UnseenIsRecorded, recorded_unseen()).await);
+    }
+
+    #[tokio::test]
+    async fn zeros_for_what_was_lost_are_seen() {
+        assert_eq!(with(Bug::ShortIsGrown, devices_of_before()).await, ["update_volume v"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_for_its_own_is_seen() {
+        assert!(with(Bug::GainedIsForgotten, larger_in_vain()).await.0.is_empty());
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 use crate::attach::{ALONE, Target, can, run, wait_for};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -317,6 +317,56 @@ fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
     target.all_gone(&a);
 }
 
+/// Ends a daemon whose pool lacks a device when it starts again.
+fn lacking(target: &mut Target) {
+    let path = |name: &str| target.dir.join(name).display().to_string();
+    let (here, gone, away) = (path("here"), path("gone"), path("elsewhere"));
+    target.ok(&format!("pool create q --raid 1 --device file:{here}:64M --device file:{gone}:64M"));
+    target.kill();
+    fs::create_dir(&away).unwrap();
+    fs::rename(&gone, format!("{away}/gone")).unwrap();
+}
+
+/// Whether the daemon with this directory has a device open.
+fn has_open(dir: &Path, device: &str) -> bool {
+    let number = fs::metadata(device).unwrap().rdev();
+    let daemon = fs::read_to_string(dir.join("pid")).unwrap_or_default();
+    let all = fs::read_dir(format!("/proc/{}/fd", daemon.trim())).into_iter().flatten();
+    all.flatten().any(|f| fs::metadata(f.path()).is_ok_and(|m| m.rdev() == number))
+}
+
+/// It asks its own volumes, too, that are disks of its machine. When it is the last to close one, it is written what others have written.
+#[test]
+fn a_daemon_that_looks_for_a_device_does_not_wait_for_itself() {
+    if !can() {
+        return;
+    }
+    let mut target = Target::declared(
+        "cores = [0]\n[[pool]]\nname = \"mem\"\ndevices = [{ kind = \"ram\", size = \"128M\" }]\n\
+         [[host]]\nname = \"anyone\"\nallow_any = true\n\
+         [[volume]]\nname = \"it-self\"\npool = \"mem\"\nsize = \"32M\"\n\
+         [[map]]\nhost = \"anyone\"\nvolume = \"it-self\"\n",
+    );
+    lacking(&mut target);
+    target.start();
+    wait_for("it is served", || !target.ok("status --json").contains("volume/it-self"));
+    let a = target.attach("it-self");
+    let device = text(&a, "device");
+    // So that a look takes long enough to be seen.
+    target.ok("layer insert it-self delay time=200ms ops=read");
+    for n in 0..3 {
+        let disk = fs::OpenOptions::new().write(true).open(device).unwrap();
+        disk.write_all_at(&vec![7; 1 << 20], (8 + n) << 20).unwrap();
+        wait_for("it is looked at", || has_open(&target.dir, device));
+        drop(disk);
+        wait_for("the look ends", || !has_open(&target.dir, device));
+        let from = format!("if={device}");
+        run("dd", &[&from, "of=/dev/null", "bs=64k", "count=1", "iflag=direct"]);
+    }
+    target.ok("detach it-self");
+    target.all_gone(&a);
+}
+
 /// A daemon that lacks a device asks all that there are, and those that cannot be read for seconds. It does not have them open then.
 #[test]
 fn a_dead_disk_is_kept_open_by_no_daemon_that_looks_for_another() {
@@ -327,27 +377,16 @@ fn a_dead_disk_is_kept_open_by_no_daemon_that_looks_for_another() {
     let (a, _) = lost(&target, "it-dead");
     // It keeps its file for as long as somebody has it open.
     let used = fs::File::open(text(&a, "device")).unwrap();
-    let dir = target.dir.clone();
-    let path = |name: &str| dir.join(name).display().to_string();
-    let (here, gone) = (path("here"), path("gone"));
-    target.ok(&format!("pool create q --raid 1 --device file:{here}:64M --device file:{gone}:64M"));
-    target.kill();
-    fs::create_dir(path("elsewhere")).unwrap();
-    fs::rename(&gone, path("elsewhere/gone")).unwrap();
-    let number = fs::metadata(text(&a, "device")).unwrap().rdev();
-    let has_it = || {
-        let daemon = fs::read_to_string(dir.join("pid")).unwrap_or_default();
-        let all = fs::read_dir(format!("/proc/{}/fd", daemon.trim())).into_iter().flatten();
-        all.flatten().any(|f| fs::metadata(f.path()).is_ok_and(|m| m.rdev() == number))
-    };
-    let unread = format!("{}: it does not answer, or cannot be read", text(&a, "device"));
+    lacking(&mut target);
+    let (dir, device) = (target.dir.clone(), text(&a, "device"));
+    let unread = format!("{device}: it does not answer, or cannot be read");
     let is_told = AtomicBool::new(false);
     let at_most = std::thread::scope(|scope| {
         let looks = scope.spawn(|| {
             let (mut looks, mut at_most) = (0, 0);
             let begun = Instant::now();
             while !is_told.load(Ordering::Relaxed) && begun.elapsed().as_secs() < 120 {
-                looks = if has_it() { looks + 1 } else { 0 };
+                looks = if has_open(&dir, device) { looks + 1 } else { 0 };
                 at_most = at_most.max(looks);
                 std::thread::sleep(Duration::from_millis(50));
             }

@@ -397,6 +397,7 @@ fn on_an_old_copy_alone_it_does_not() {
     put_back(&d, 0);
     d.start();
     d.until("it is brought up to date", || state(&d) == "healthy");
+    d.until("it is served", || d.json("volume show v")["not_served"].is_null());
     assert_eq!(d.read("v", BYTES)[0], b'B');
     d.stop();
 }

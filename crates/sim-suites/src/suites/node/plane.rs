@@ -135,21 +135,6 @@ impl Plane {
         }
     }
 
-    /// The same. What is whole is not done if it fails: hosts are told of a larger volume last.
-    async fn call_whole<T>(
-        &self,
-        call: String,
-        is_whole: impl FnOnce(&Life) -> bool,
-        f: impl FnOnce(&mut Life, &mut Medium) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let (fate, takes) = self.ground().trouble.next();
-        let fate = match is_whole(&self.life()) {
-            true if fate == Fate::FailsLate => Fate::Fails,
-            _ => fate,
-        };
-        self.fated(call, (fate, takes), f).await
-    }
-
     /// Does something in its time that says itself whether it fails.
     async fn call_surely<T>(
         &self,
@@ -289,6 +274,13 @@ impl Plane {
     }
 
     fn opened(life: &mut Life, m: &mut Medium, v: &Volume) -> Result<(), Error> {
+        Self::enlarged(life, m, v)?;
+        life.volumes.insert(v.name.clone(), v.clone());
+        Ok(())
+    }
+
+    /// The devices hold all of a volume.
+    fn enlarged(life: &mut Life, m: &mut Medium, v: &Volume) -> Result<(), Error> {
         let Some((pool, _)) = life.pools.get(&v.pool).cloned() else {
             return refused(Code::NotReady, format!("pool {} is not open", v.pool));
         };
@@ -299,7 +291,6 @@ impl Plane {
             };
             set.size = set.size.max(v.size);
         }
-        life.volumes.insert(v.name.clone(), v.clone());
         Ok(())
     }
 }
@@ -427,18 +418,22 @@ impl DataPlane for Plane {
     }
 
     fn update_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
-        let larger =
-            |life: &Life| life.volumes.get(&volume.name).is_some_and(|v| v.size < volume.size);
-        Box::pin(self.call_whole(
-            format!("update_volume {}", volume.name),
-            larger,
-            move |life, m| {
-                if !life.volumes.contains_key(&volume.name) {
-                    return refused(Code::NotReady, format!("volume {} is not open", volume.name));
-                }
-                Self::opened(life, m, volume)
-            },
-        ))
+        let (fate, takes) = self.ground().trouble.next();
+        let known = self.life().volumes.get(&volume.name).map(|v| v.size);
+        let is_larger = known.is_some_and(|size| size < volume.size);
+        let call = format!("update_volume {}", volume.name);
+        // Hosts are told of a larger volume last: what fails late has only the devices hold it.
+        if is_larger && fate == Fate::FailsLate {
+            return Box::pin(
+                self.fated(call, (fate, takes), |life, m| Self::enlarged(life, m, volume)),
+            );
+        }
+        Box::pin(self.fated(call, (fate, takes), move |life, m| {
+            if !life.volumes.contains_key(&volume.name) {
+                return refused(Code::NotReady, format!("volume {} is not open", volume.name));
+            }
+            Self::opened(life, m, volume)
+        }))
     }
 
     fn size_of<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, Option<u64>> {

@@ -364,6 +364,11 @@ mod tests {
         std::fs::remove_dir(&sub).expect("removed");
         let e = holds.start_plain(&pool).await.expect_err("it would be inside another pool's");
         assert!(e.to_string().contains("directory of pool `d`") && !sub.exists(), "{e}");
+        let absent = dir.join("absent");
+        let known = Device::known(DeviceKind::File, Some(absent.display().to_string()), SIZE);
+        let made = holds.hold_device((&owner, Some(id)), &known, Make::Anew(id)).await.map(drop);
+        let e = made.expect_err("it would be inside another pool's");
+        assert!(e.to_string().contains("directory of pool `d`") && !absent.exists(), "{e}");
         holds.know(Vec::new(), Vec::new());
         holds.start_plain(&pool).await.expect("it is nobody's");
         std::fs::remove_dir_all(&dir).expect("removed");

@@ -125,13 +125,13 @@ impl Starting<'_> {
         Label::decode(&page).map_err(|e| foreign(self.path, e))
     }
 
-    /// The label of one that a pool has had.
-    fn known_label(&self, held: &Held) -> Result<Option<Label>> {
-        match self.read_label(held, self.device.had())? {
+    /// The label of one that a pool has had, and behind how many bytes.
+    fn known_label(&self, held: &Held) -> Result<Option<(Label, u64)>> {
+        let (had, size) = (self.device.had(), self.device.size);
+        let behind = |at: u64| Ok(self.read_label(held, at)?.map(|l| (l, at)));
+        match behind(had)? {
             // A change of size that a crash has cut off may have come this far. A disk is not looked at behind what it had.
-            None if self.device.grown_from.is_some() && !held.is_block() => {
-                self.read_label(held, self.device.size)
-            }
+            None if self.device.grown_from.is_some() && !held.is_block() => behind(size),
             l => Ok(l),
         }
     }
@@ -260,7 +260,7 @@ impl Starting<'_> {
             false => {
                 let known = || {
                     let label = self.known_label(&held)?;
-                    Ok(label.is_some_and(|l| self.is_ours(&l)))
+                    Ok(label.is_some_and(|(l, _)| self.is_ours(&l)))
                 };
                 holds.check_disk_again(&held, None, known)?;
                 if !held.is_kept() {

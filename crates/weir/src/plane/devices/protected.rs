@@ -83,6 +83,10 @@ fn hold(
 ) -> Result<Taken> {
     let path = PathBuf::from(d.path.clone().unwrap_or_default());
     let wanted = make != Make::Nothing && d.kind == DeviceKind::File;
+    if wanted {
+        // Its name may lead elsewhere since it was admitted, after a crash.
+        holds.check_outside(&path)?;
+    }
     let made = match wanted.then(|| make_file(&path, 0)) {
         None => None,
         Some(Ok(made)) => Some(made),

@@ -4,7 +4,7 @@ use super::kind::may_be;
 use super::known::{Known, Name, Standing, age, best_of};
 use super::open::Found;
 use crate::plane::devices::Owner;
-use crate::plane::local::{Local, look};
+use crate::plane::local::{Glanced, Local, look};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -101,36 +101,54 @@ impl Seen {
     }
 }
 
+/// The pool, and which of its devices something says to be.
+type Says = Result<(u128, u64), StoreError>;
+
+/// What is at a path, and what it says to be: one thing, of which nobody knows what it is as long as it cannot be read.
+async fn opened(local: &Local, path: &str, own: &[Identity]) -> Result<(Glanced, Says), Seen> {
+    let mut unread: Option<Identity> = None;
+    loop {
+        let at = match local.glance(Path::new(path)).await {
+            Some(Ok(at)) => at,
+            // What was there before did not say what it is.
+            Some(Err(_)) if unread.is_some() => return Err(Seen::Silent),
+            Some(Err(_)) => return Err(Seen::Closed),
+            None => return Err(Seen::Silent),
+        };
+        if own.contains(&at.identity) {
+            return Err(Seen::Own);
+        }
+        if unread.is_some_and(|u| u != at.identity) {
+            return Err(Seen::Silent);
+        }
+        if !weir_store::is_unreadable(&at.disk).await {
+            let label = weir_store::label_of(&at.disk).await;
+            return Ok((at, label.map(|l| (l.pool, l.device))));
+        }
+        unread = Some(at.identity);
+        drop(at);
+        sleep(AGAIN).await;
+    }
+}
+
 /// What is at a path.
 async fn see(local: Rc<Local>, path: String, pool: u128, own: Rc<[Identity]>) -> Seen {
-    let look = async {
-        let at = loop {
-            let at = match local.glance(Path::new(&path)).await {
-                Some(Ok(at)) => at,
-                Some(Err(_)) => return Seen::Closed,
-                None => return Seen::Silent,
-            };
-            if own.contains(&at.identity) {
-                return Seen::Own;
-            }
-            if !weir_store::is_unreadable(&at.disk).await {
-                break at;
-            }
-            drop(at);
-            sleep(AGAIN).await;
-        };
-        match weir_store::label_of(&at.disk).await {
-            Ok(label) if label.pool != pool => Seen::Foreign,
-            Ok(label) => {
-                let end = weir_store::log_end(&at.disk).await.ok().filter(|end| !end.unread);
-                Seen::Ours(Labelled { device: label.device, end, name: at.name })
-            }
-            Err(StoreError::Io(_) | StoreError::Unread(_)) => Seen::Silent,
-            // Most are nobody's of the pool.
-            Err(_) => Seen::Foreign,
-        }
+    let (at, label) = match timeout(GLANCE, opened(&local, &path, &own)).await {
+        Err(_) => return Seen::Silent,
+        Ok(Err(seen)) => return seen,
+        Ok(Ok(found)) => found,
     };
-    timeout(GLANCE, look).await.unwrap_or(Seen::Silent)
+    match label {
+        Ok((of, _)) if of != pool => Seen::Foreign,
+        // It is nobody else's: what it has is waited for as long as of those that are there.
+        Ok((_, device)) => {
+            let end = weir_store::log_end(&at.disk).await.ok().filter(|end| !end.unread);
+            Seen::Ours(Labelled { device, end, name: at.name })
+        }
+        Err(StoreError::Io(_) | StoreError::Unread(_)) => Seen::Silent,
+        // Most are nobody's of the pool.
+        Err(_) => Seen::Foreign,
+    }
 }
 
 /// What a path leads to, and what follows of that for the pool.
@@ -143,6 +161,8 @@ enum Elsewhere {
     Copy,
     /// It did not answer, or cannot be read.
     Silent,
+    /// It carries the pool's label, and how far it has come cannot be read.
+    Unread,
     /// It is a device that the pool lacks, and cannot be had: why.
     Unusable(String),
     /// Somebody else has it, who may write to it: why it cannot be had.
@@ -158,6 +178,7 @@ impl Elsewhere {
             Elsewhere::Renamed(_) | Elsewhere::Other => return None,
             Elsewhere::Copy => "it carries the pool's label, and may be an old copy: `weir pool release` and `weir pool import` take it all the same".into(),
             Elsewhere::Silent => "it does not answer, or cannot be read, and may be a device that is missing: `weir pool attach` brings it back when it does".into(),
+            Elsewhere::Unread => "it carries the pool's label, and how far it has come cannot be read: it may have what the others have not. `weir pool force` goes on without it".into(),
             Elsewhere::Unusable(why) => format!("it is a device that is missing, and cannot be used ({why})"),
             Elsewhere::Used(why) => format!("it is a device that is missing, or a copy, and in use ({why}): end its use there"),
             Elsewhere::Newer => "it has what the others have not, as the pool was used without them: `weir pool release` and `weir pool import` take it".into(),
@@ -339,7 +360,8 @@ impl<'a> Search<'a> {
                 let text = format!("{path} has more than {}, and says to be it", h.found.path);
                 self.doubt.newer.get_or_insert(text);
             }
-            let is_ahead = matches!(doubt, Elsewhere::Used(_) | Elsewhere::Newer);
+            let is_ahead =
+                matches!(doubt, Elsewhere::Used(_) | Elsewhere::Newer | Elsewhere::Unread);
             self.doubt.silent |= matches!(doubt, Elsewhere::Silent | Elsewhere::Unusable(_));
             self.doubt.ahead |= is_ahead || in_use;
             // Of one of its own, why it cannot be had says more.
@@ -400,7 +422,7 @@ impl<'a> Search<'a> {
         if self.is_sure(l.device) {
             return Elsewhere::Other;
         }
-        let Some(end) = l.end else { return Elsewhere::Silent };
+        let Some(end) = l.end else { return Elsewhere::Unread };
         let at = self.at(l.device);
         let may = self.known.agrees(&end)
             && at.is_none_or(|h| self.known.may_displace(&h.standing, &end));

@@ -41,18 +41,22 @@ impl Starting<'_> {
         }
         let label = self.known_label(held)?;
         match &label {
-            Some(l) if !self.is_ours(l) => {
+            Some((l, _)) if !self.is_ours(l) => {
                 let why = format!("it carries the label of device {} of pool {}", l.device, l.pool);
                 return Err(foreign(self.path, why));
             }
             Some(_) => {}
             None => self.check_unlabelled(holds, held)?,
         }
+        let is_behind_had = label.as_ref().is_some_and(|(_, at)| *at == d.had());
         let found = match (d.grown_from, grows_to) {
             (Some(_), _) if !held.is_block() && self.may_lengthen(held, len, grows_to) => {
                 match self.lengthen(held, len) {
-                    // Nobody asks for it now: what it had is there all the same.
-                    Err(_) if grows_to.is_none() && label.is_some() => self.had(),
+                    // Nobody asks for it now: what it had is there all the same, and its label behind that.
+                    Err(e) if grows_to.is_none() && is_behind_had => {
+                        tracing::warn!("{} does not grow: {e}", self.path.display());
+                        self.had()
+                    }
                     done => return done,
                 }
             }

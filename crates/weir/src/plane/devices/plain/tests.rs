@@ -23,9 +23,14 @@ const SIZE: u64 = 4 << 20;
 
 /// Starts a device as a pool of this identity has it, with nobody else there.
 fn start(path: &Path, pool: u128, known: &Device) -> Result<DeviceFound> {
+    start_for(path, pool, known, &|| true)
+}
+
+/// The same for one who may wait for it or not.
+fn start_for(path: &Path, pool: u128, known: &Device, waited: &Waited<'_>) -> Result<DeviceFound> {
     let owner = Owner::Pool("p".into());
     let (pool, number) = (Some(PoolId(pool)), 0);
-    let s = Starting { owner: &owner, pool, number, device: known, path, waited: &|| true };
+    let s = Starting { owner: &owner, pool, number, device: known, path, waited };
     s.start(&Arc::default()).map(|(found, taken)| {
         taken.keep();
         found
@@ -72,6 +77,20 @@ fn growing_that_cannot_go_on_keeps_nothing_down() {
     let found = start(&path, 7, &endless).expect("it starts");
     assert_eq!((found.size, found.labelled), (SIZE, true));
     assert!(std::fs::read(&path).expect("read") == before, "it was written to");
+}
+
+/// One that a crash has left with its label at its new end alone is tried again: what it had has none.
+#[test]
+fn growing_that_came_to_its_label_is_tried_again() {
+    let d = dir("labelled-at-its-end");
+    let path = d.0.join("disk");
+    let grown = Device { labelled: false, grown_from: Some(SIZE), ..file(&path, 2 * SIZE) };
+    let mut all = vec![0; 2 * SIZE as usize];
+    all.extend(Label { pool: PoolId(7), device: 0, size: 2 * SIZE }.encode());
+    std::fs::write(&path, all).expect("written");
+    start_for(&path, 7, &grown, &|| false).expect_err("nobody waits for it");
+    let found = start(&path, 7, &grown).expect("it grows");
+    assert_eq!((found.size, found.labelled), (2 * SIZE, true));
 }
 
 /// A file gets what it was to have. Where that is there already, only its own label says that a crash came between.
