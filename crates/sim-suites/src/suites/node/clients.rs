@@ -8,6 +8,11 @@ use weir_control::model::{
     TargetSpec, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
 };
 
+/// Whether an object is client `k`'s.
+pub(super) fn own(name: &str, k: usize) -> bool {
+    name.ends_with(&format!("-{k}"))
+}
+
 /// What a client's objects are: all that it can tell of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Want {
@@ -22,7 +27,7 @@ pub(super) struct Want {
 impl Want {
     /// What a configuration has of client `k`.
     pub(super) fn of(model: &Model, k: usize) -> Want {
-        let own = |name: &str| name.ends_with(&format!("-{k}"));
+        let own = |name: &str| own(name, k);
         let mut w = Want::default();
         for v in model.volumes.values().filter(|v| own(&v.name)) {
             if v.state != VolumeState::Deleting {
@@ -80,7 +85,7 @@ fn device(pool: &str, n: usize, size: u64) -> DeviceSpec {
     DeviceSpec { kind: DeviceKind::File, path, size: Some(size) }
 }
 
-fn target(name: &str, listen: String) -> TargetSpec {
+pub(super) fn target(name: &str, listen: String) -> TargetSpec {
     TargetSpec { name: name.into(), listen: vec![listen], ..TargetSpec::default() }
 }
 

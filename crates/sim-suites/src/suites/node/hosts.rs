@@ -1,5 +1,7 @@
 //! What hosts write, and that it is there for as long as it must be.
 
+use super::CLIENTS;
+use super::clients::own;
 use super::medium::{BLOCK, Stamp};
 use super::plane::Plane;
 use std::collections::BTreeMap;
@@ -39,7 +41,9 @@ impl Judge {
             return Ok(());
         }
         let v = &open[rng.below(open.len() as u64) as usize];
-        let n = rng.below(v.size / BLOCK);
+        // What grows by itself, when it can, may be refused then.
+        let sure = if own(&v.name, CLIENTS) { 1 } else { v.size / BLOCK };
+        let n = rng.below(sure);
         let b = self.all.entry(v.naa).or_default();
         if b.dying || b.cut.is_some_and(|cut| n >= cut) {
             return Ok(());

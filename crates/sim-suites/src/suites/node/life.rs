@@ -1,6 +1,7 @@
 //! One process of the node: its start, its work, and its end.
 
 use super::clients::{self, Step, Want, pool};
+use super::declared;
 use super::medium::BLOCK;
 use super::plane::Plane;
 use super::{CLIENTS, Scene, calm};
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_base::{MILLIS, Nanos, Prng, SECONDS};
-use weir_control::declare::Desired;
 use weir_control::model::{Command, Volume};
 use weir_control::store::MetaStore;
 use weir_control::{Controller, Stopping};
@@ -52,10 +52,12 @@ impl Life {
         let dead = file.dead();
         let plane = Plane::new(scene.ground.clone(), dead.clone());
         let p = plane.clone();
+        let file_says = scene.declared.borrow().file.clone();
+        let declared = file_says.clone();
         let opened = scene.world.run(&node, LONG, async move {
             let store = MetaStore::open_on(file)?;
-            let (dir, none) = (Path::new("/nowhere"), Desired::default());
-            Controller::open_on(store, dir, p, Vec::new(), none, Stopping::default()).await
+            let (dir, stopping) = (Path::new("/nowhere"), Stopping::default());
+            Controller::open_on(store, dir, p, Vec::new(), declared, stopping).await
         })?;
         let c = opened.map_err(|e| Wrong(format!("the node does not start: {e}")))?;
         let life = Life { node, plane, c, dead };
@@ -63,6 +65,7 @@ impl Life {
         let c = life.c.clone();
         life.node.spawn(async move {
             if c.come_up().await.is_ok() {
+                c.declare_at_start(file_says).await;
                 c.started();
             }
         });
@@ -109,6 +112,9 @@ impl Life {
             client.perhaps.clear();
             client.busy = false;
         }
+        let mut declared = scene.declared.borrow_mut();
+        declared.check(&model)?;
+        declared.busy = false;
         let mut judge = scene.judge.borrow_mut();
         judge.ended();
         judge.settled(&model);
@@ -129,6 +135,9 @@ impl Life {
                 }
             });
         }
+        let (shared, c, dead) = (scene.clone(), self.c.clone(), self.dead.clone());
+        let mut chance = rng.fork();
+        self.node.spawn(async move { declared::work(&shared, &c, &dead, &mut chance).await });
         let (scene, plane, dead) = (scene.clone(), self.plane.clone(), self.dead.clone());
         let c = self.c.clone();
         let mut rng = rng.fork();
@@ -162,6 +171,7 @@ impl Life {
         let next = scene.file.borrow().next_life(power.then_some(rng));
         self.node.kill();
         scene.file.replace(next);
+        scene.ended.set(true);
         drop(self);
         calm(scene);
         Ok(())
@@ -186,6 +196,7 @@ impl Life {
         }
         drop(open);
         scene.figures.borrow_mut().stops += 1;
+        scene.ended.set(true);
         self.node.kill();
         let next = scene.file.borrow().next_life(None);
         scene.file.replace(next);

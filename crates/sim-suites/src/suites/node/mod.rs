@@ -1,10 +1,11 @@
 //! One node's control plane as it ships, on the simulator's reactor, with a data plane of simulated devices.
 //!
-//! Clients change the configuration beside hosts' I/O. The process is killed, loses its power, or stops, at any moment, also in the
+//! Clients change the configuration beside hosts' I/O, and somebody applies a file that also counts at each start. The process is killed, loses its power, or stops, at any moment, also in the
 //! midst of a write to the configuration's file. Calls of the data plane fail before or after they have done their work, devices are
 //! missing or silent, and the file system of the configuration runs full.
 
 mod clients;
+mod declared;
 mod file;
 mod hosts;
 mod life;
@@ -16,6 +17,7 @@ mod verdict;
 
 use crate::{Pass, Run, Wrong};
 use clients::Want;
+use declared::Declared;
 use file::ConfigFile;
 use hosts::Judge;
 use life::Life;
@@ -38,8 +40,11 @@ struct Scene {
     file: RefCell<ConfigFile>,
     judge: RefCell<Judge>,
     clients: RefCell<Vec<Client>>,
+    declared: RefCell<Declared>,
     /// Clients begin nothing more.
     quiet: Cell<bool>,
+    /// A process has ended since all was well.
+    ended: Cell<bool>,
     /// The pools that all have are there.
     furnished: Cell<bool>,
     wrong: RefCell<Option<String>>,
@@ -72,6 +77,7 @@ struct Figures {
     bad_starts: u64,
     deleted_again: u64,
     moved: u64,
+    declared: u64,
 }
 
 impl Scene {
@@ -99,7 +105,9 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         file: RefCell::default(),
         judge: RefCell::default(),
         clients: RefCell::new((0..CLIENTS).map(|_| Client::default()).collect()),
+        declared: RefCell::default(),
         quiet: Cell::new(false),
+        ended: Cell::new(false),
         furnished: Cell::new(false),
         wrong: RefCell::default(),
         former: RefCell::default(),
@@ -121,6 +129,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         ("settled", f.settled),
         ("pools deleted again", f.deleted_again),
         ("volumes moved", f.moved),
+        ("objects as declared", f.declared),
         ("starts with a bad pool", f.bad_starts),
         ("calls that failed", g.trouble.failed),
         ("changes without room", scene.file.borrow().refused()),

@@ -1,6 +1,6 @@
 //! What must be so when all is well, and while one pool is not.
 
-use super::clients::Want;
+use super::clients::{Want, own};
 use super::life::Life;
 use super::medium::Medium;
 use super::{CLIENTS, Scene, calm};
@@ -22,12 +22,16 @@ impl Life {
     pub(super) fn settle(&self, scene: &Scene) -> Result<(), Wrong> {
         calm(scene);
         scene.quiet.set(true);
-        let idle = || scene.clients.borrow().iter().all(|c| !c.busy);
+        let idle = || {
+            let clients = scene.clients.borrow();
+            clients.iter().all(|c| !c.busy) && !scene.declared.borrow().busy
+        };
         let ended = scene.world.run_until(120 * SECONDS, idle);
         ended.map_err(|s| Wrong(format!("a command does not end: {s}")))?;
         // What is owed is taken back.
         scene.world.run_for(6 * SECONDS);
         self.delete_again(scene)?;
+        self.declared(scene)?;
         let mut left = Vec::new();
         for _ in 0..60 {
             scene.world.run_for(3 * SECONDS);
@@ -58,6 +62,7 @@ impl Life {
         drop(judge);
         scene.verdict()?;
         scene.figures.borrow_mut().settled += 1;
+        scene.ended.set(false);
         scene.quiet.set(false);
         Ok(())
     }
@@ -142,7 +147,7 @@ impl Life {
                 all.push(format!("volume {} is {open:?}\nand should be {v:?}", v.name));
             }
         }
-        for t in model.targets.values() {
+        for t in model.targets.values().filter(|t| moving || !own(&t.name, CLIENTS)) {
             if life.targets.get(&t.name).map(|t| &t.listen) != Some(&t.listen) {
                 all.push(format!("target port {} does not listen", t.name));
             }
