@@ -26,6 +26,7 @@ mod paces;
 mod policies;
 mod ports;
 mod protect;
+mod refused;
 mod renamed;
 mod sampling;
 mod start;
@@ -43,7 +44,7 @@ use crate::error::{Code, Error, Result};
 use crate::events::{EventLog, spawn};
 use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Paces, Status};
-use crate::model::{AccessMap, Command, DeviceKind, Layout, Model};
+use crate::model::{AccessMap, Command, DeviceKind, Layout, Model, Pool};
 use crate::planted::{Bug, has};
 use crate::platform::{
     self, AbortHandle, Instant, JoinHandle, JoinSet, sleep, spawn_blocking, timeout, timeout_at,
@@ -89,6 +90,8 @@ struct Up {
     last_close: Option<Tried>,
     /// Pools that are not (or no more) in the configuration, and are open as long as one of these volumes may be.
     to_stop: BTreeMap<String, BTreeSet<String>>,
+    /// Pools whose creation was refused, and that could not be taken away yet.
+    refused: BTreeMap<String, Pool>,
     /// The mappings that the data plane was last given.
     mapped: Option<AccessMap>,
     targets: BTreeSet<String>,
@@ -108,6 +111,13 @@ struct Up {
     records: carried::Records,
     /// Everything has been taken down, or is about to be, for good.
     down: bool,
+}
+
+impl Up {
+    /// Whether hosts see an open volume otherwise than it is to be.
+    fn differs(&self, name: &str) -> bool {
+        self.short.contains(name) || self.behind.contains_key(&format!("volume/{name}"))
+    }
 }
 
 /// The control plane of one node.
@@ -269,6 +279,7 @@ impl Controller {
         self.check_ready(&command, &old)?;
         self.check_none_left(&old, &new)?;
         self.check_unused(&command, &old).await?;
+        self.make_way(&command).await?;
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
             self.let_go(&command, &old).await?;
             return Ok(old);
@@ -276,10 +287,14 @@ impl Controller {
         self.note_luns(&old, &new).await?;
         self.seal(&mut new).await?;
         self.admit(&command).await?;
+        let wanted = match &command {
+            Command::CreatePool(spec) => new.pools.get(&spec.name).cloned(),
+            _ => None,
+        };
         let new = match self.commit(&old, new).await {
             Ok(new) => new,
             Err(e) => {
-                self.dismiss(&command, &old).await;
+                self.dismiss(&command, &old, wanted).await;
                 return Err(e);
             }
         };

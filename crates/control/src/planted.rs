@@ -47,6 +47,8 @@ weir_base::planted_bugs! {
     ShortIsGrown,
     /// What a volume of a protected pool was to be larger by is taken for its own by the next start when that is refused.
     GainedIsForgotten,
+    /// A pool whose creation was refused stays on its devices when it cannot be taken away at once.
+    UnmadeOnce,
     /// A stop leaves sizes that could not be recorded before as they are.
     SizesUnrecorded,
     /// What was made of a volume that did not come to be is nobody's when it cannot be taken away at once.

@@ -68,6 +68,7 @@ const NODE: &[control::Bug] = &[
     control::Bug::FaultsOfNothing,
     control::Bug::SizesUnrecorded,
     control::Bug::OpenedSmaller,
+    control::Bug::UnmadeOnce,
     control::Bug::GainedIsForgotten,
     control::Bug::MovedBehind,
     control::Bug::MadeIsForgotten,

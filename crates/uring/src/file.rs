@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
@@ -61,7 +61,7 @@ pub(crate) fn error_of(errno: i32) -> IoError {
 const ANSWER: Nanos = 20 * SECONDS;
 
 /// A disk's descriptor. That of a slow one is closed by a thread that may wait: closing asks the file system, too, or the device.
-struct Kept {
+pub(crate) struct Kept {
     fd: ManuallyDrop<Rc<OwnedFd>>,
     slow: bool,
 }
@@ -71,8 +71,14 @@ impl Kept {
         Kept { fd: ManuallyDrop::new(Rc::new(OwnedFd::from(file))), slow }
     }
 
-    fn share(&self) -> Kept {
+    pub(crate) fn share(&self) -> Kept {
         Kept { fd: self.fd.clone(), slow: self.slow }
+    }
+}
+
+impl AsRawFd for Kept {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }
 
@@ -489,12 +495,12 @@ impl Io {
         let entry = match op {
             DiskOp::Read { offset, buf } => {
                 let t = Transfer { write: false, offset, buf, flags: 0, slow };
-                return self.ring.transfer(token, &self.fd.fd, t);
+                return self.ring.transfer(token, &self.fd, t);
             }
             DiskOp::Write { offset, buf, fua } => {
                 let flags = if fua { libc::RWF_DSYNC } else { 0 };
                 let t = Transfer { write: true, offset, buf, flags, slow };
-                return self.ring.transfer(token, &self.fd.fd, t);
+                return self.ring.transfer(token, &self.fd, t);
             }
             DiskOp::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
             DiskOp::Discard { offset, len } => self.punch(offset, len),
@@ -507,7 +513,7 @@ impl Io {
             }
         };
         let entry = if slow { entry.flags(squeue::Flags::ASYNC) } else { entry };
-        self.ring.plain(token, &self.fd.fd, entry);
+        self.ring.plain(token, &self.fd, entry);
     }
 
     /// Deallocates; the range reads as zeros (files, and block devices since Linux 4.9).

@@ -1,5 +1,6 @@
 //! The ring.
 
+use crate::file::Kept;
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
@@ -49,7 +50,7 @@ enum Pending {
     /// A disk transfer, kept alive until it is over.
     Transfer {
         token: Token,
-        fd: Rc<OwnedFd>,
+        fd: Kept,
         what: Transfer,
         /// Bytes that have been moved.
         done: usize,
@@ -59,7 +60,7 @@ enum Pending {
     /// Another disk operation.
     Plain {
         token: Token,
-        _fd: Rc<OwnedFd>,
+        _fd: Kept,
     },
     /// A command of a driver, whose result is told as it is.
     Command {
@@ -290,8 +291,8 @@ impl Ring {
     }
 
     /// Starts a transfer; a short one is continued.
-    pub(crate) fn transfer(&self, token: Token, fd: &Rc<OwnedFd>, what: Transfer) {
-        let p = Pending::Transfer { token, fd: fd.clone(), what, done: 0, idle: 0 };
+    pub(crate) fn transfer(&self, token: Token, fd: &Kept, what: Transfer) {
+        let p = Pending::Transfer { token, fd: fd.share(), what, done: 0, idle: 0 };
         let index = self.insert(p);
         self.push_transfer(index);
     }
@@ -317,8 +318,8 @@ impl Ring {
     }
 
     /// Starts another operation on a file.
-    pub(crate) fn plain(&self, token: Token, fd: &Rc<OwnedFd>, entry: squeue::Entry) {
-        let index = self.insert(Pending::Plain { token, _fd: fd.clone() });
+    pub(crate) fn plain(&self, token: Token, fd: &Kept, entry: squeue::Entry) {
+        let index = self.insert(Pending::Plain { token, _fd: fd.share() });
         self.push(entry.user_data(u64::from(index)));
     }
 

@@ -65,14 +65,14 @@ impl Controller {
                 }
                 Ok(_) if silent.contains_key(name) => silent.remove(name).map_or(Ok(()), Err),
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
-                Ok(pool) if self.is_short(volume) => self.open_again(volume, pool).await,
-                // Hosts do not see it yet where the volume is behind.
-                Ok(_) if volume.is_size_unrecorded() && !self.up().behind.contains_key(&object) => {
+                // Hosts do not see it yet where the volume is not as it is to be.
+                Ok(_) if volume.is_size_unrecorded() && !self.up().differs(name) => {
                     self.record_size_again(volume).await;
                     Ok(())
                 }
                 // While it moves, its graph is not that of the configuration.
                 Ok(_) if volume.migration.is_some() && !has(Bug::PutBackInFlight) => Ok(()),
+                Ok(pool) if self.is_short(volume) => self.open_again(volume, pool).await,
                 Ok(pool) if self.is_behind(&object) && self.closed(&pool.name).is_none() => {
                     self.catch_up(volume, pool).await
                 }
@@ -89,6 +89,7 @@ impl Controller {
         // Mappings before ports: no host may log in and find its LUNs missing.
         self.map_again().await;
         self.stop_strays(&model).await;
+        self.take_refused_away().await;
         for name in model.targets.keys() {
             let held = self.up().held.contains(name) && !has(Bug::MovedListenBefore);
             if !held
@@ -193,7 +194,7 @@ impl Controller {
     /// of it would be moved.
     pub(super) fn check_not_behind(&self, name: &str) -> Result<()> {
         let (object, up) = (format!("volume/{name}"), self.up());
-        if !up.behind.contains_key(&object) || has(Bug::MovedBehind) {
+        if !up.differs(name) || has(Bug::MovedBehind) {
             return Ok(());
         }
         let e =

@@ -152,7 +152,7 @@ impl Controller {
             return Ok(None);
         }
         // Hosts may see more of it yet.
-        if self.up().behind.contains_key(&format!("volume/{name}")) {
+        if self.up().differs(name) {
             return Ok(None);
         }
         self.check_open(&v.pool)?;

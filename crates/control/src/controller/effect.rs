@@ -54,6 +54,9 @@ impl Controller {
                 if !self.up().volumes.contains(name) {
                     return Err(self.not_ready("volume", name));
                 }
+                if self.up().short.contains(name) {
+                    self.check_not_behind(name)?;
+                }
                 &model.volume(name)?.pool
             }
             _ => return Ok(()),
@@ -76,10 +79,16 @@ impl Controller {
         self.plane_admit(pool, devices, Inside::Only(overwrite)).await
     }
 
-    /// Lets go of devices that were taken for a change that is not made.
-    pub(super) async fn dismiss(&self, command: &Command, old: &Arc<Model>) {
+    /// Lets go of devices that were taken for a change that is not made: of the pool that was `wanted`.
+    pub(super) async fn dismiss(&self, command: &Command, old: &Arc<Model>, wanted: Option<Pool>) {
         let done = match command {
-            Command::CreatePool(spec) => self.plane_stop(&spec.name).await.map(drop),
+            Command::CreatePool(spec) => {
+                let done = self.plane_stop(&spec.name).await.map(drop);
+                if let (Err(e), Some(pool)) = (&done, &wanted) {
+                    self.is_left_over(pool, e);
+                }
+                done
+            }
             Command::PatchPool { name, .. } => match old.pool(name) {
                 Ok(pool) => self.plane_start(pool).await.map(drop),
                 Err(e) => Err(e),
@@ -312,9 +321,8 @@ impl Controller {
     pub(super) async fn record_size(&self, name: &str) -> Result<Arc<Model>> {
         let model = self.model();
         let volume = model.volume(name)?;
-        let is_behind =
-            self.up().behind.contains_key(&format!("volume/{name}")) && !has(Bug::UnseenIsRecorded);
-        if is_behind || !volume.is_size_unrecorded() {
+        let is_unseen = self.up().differs(name) && !has(Bug::UnseenIsRecorded);
+        if is_unseen || !volume.is_size_unrecorded() {
             return Ok(model);
         }
         let mut new = Model::clone(&model);
@@ -475,7 +483,7 @@ impl Controller {
         back: Arc<Model>,
     ) -> Result<()> {
         let undone = match command {
-            Command::CreatePool(spec) => self.plane_unmake(present.pool(&spec.name)?, true).await,
+            Command::CreatePool(spec) => self.take_away(present.pool(&spec.name)?).await,
             Command::ReleasePool { .. } | Command::DeletePool { .. } => {
                 self.bring_up().await;
                 Ok(())

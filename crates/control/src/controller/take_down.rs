@@ -135,10 +135,16 @@ impl Controller {
         }
         if one.is_ok() && !has(Bug::OwedAtTheEnd) {
             match in_time(begun + CHANGES, self.settle_store()).await {
-                // A pool that was refused is open, and the configuration has it no more.
-                Ok(Some((_, present, back))) => {
-                    let refused = present.pools.keys().filter(|p| !back.pools.contains_key(*p));
-                    opened.extend(refused.cloned());
+                // A pool that was refused may be open, and the configuration has it no more.
+                Ok(Some((command, present, back))) => {
+                    let refused =
+                        present.pools.values().filter(|p| !back.pools.contains_key(&p.name));
+                    for pool in refused.cloned() {
+                        opened.insert(pool.name.clone());
+                        if matches!(command, Command::CreatePool(_)) {
+                            self.up().refused.insert(pool.name.clone(), pool);
+                        }
+                    }
                 }
                 Ok(None) => {}
                 Err(e) => {
@@ -148,6 +154,10 @@ impl Controller {
                 }
             }
         }
+        if one.is_ok() {
+            let _ = timeout_at(begun + CHANGES, self.take_refused_away()).await;
+        }
+        opened.extend(self.up().refused.keys().cloned());
         if one.is_ok() && !has(Bug::SizesUnrecorded) {
             left.extend(self.record_sizes(begun + CHANGES).await);
         }

@@ -85,11 +85,9 @@ impl Controller {
         let model = self.model();
         let up = self.up();
         let waits = || {
-            let is_behind = |v: &Volume| {
-                up.short.contains(&v.name) || up.behind.contains_key(&format!("volume/{}", v.name))
+            let waits = |v: &Volume| {
+                up.is_about_to_open(v) || self.is_to_be_deleted(v) || up.differs(&v.name)
             };
-            let waits =
-                |v: &Volume| up.is_about_to_open(v) || self.is_to_be_deleted(v) || is_behind(v);
             model.volumes.values().any(waits)
                 || model.targets.keys().any(|t| up.is_about_to_listen(t))
         };

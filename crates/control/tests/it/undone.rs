@@ -78,6 +78,27 @@ async fn a_plain_volume_that_could_not_be_made_larger_is_as_it_was() {
     assert_eq!(c.model().volumes["v"], before);
 }
 
+/// A pool cannot be started, nor taken away at first. How often that was tried.
+async fn pool_in_vain() -> usize {
+    let (_file, fake, c) = node().await;
+    fake.break_call("start_pool x");
+    fake.break_call("stop_pool x");
+    let create = Command::CreatePool(ram_pool("x", GIB));
+    c.execute(create.clone()).await.expect_err("it is refused");
+    fake.mend();
+    tried_again(&c).await;
+    let faults = c.status().await.expect("a status").faults;
+    assert!(faults.iter().all(|f| f.object != "pool/x"), "{faults:?}");
+    let tried = fake.state().calls.iter().filter(|c| *c == "stop_pool x").count();
+    c.execute(create).await.expect("its devices are free");
+    tried
+}
+
+#[tokio::test]
+async fn a_refused_pool_is_taken_away_in_the_end() {
+    assert_eq!(pool_in_vain().await, 2);
+}
+
 /// A target port cannot be started, nor stopped at first. How often that was tried.
 async fn listens_in_vain() -> usize {
     let (_file, fake, c) = node().await;
@@ -209,6 +230,23 @@ async fn a_volume_is_not_made_larger_by_what_it_has_lost() {
     assert_eq!(devices_of_before().await, ["close_volume v", "open_volume v"]);
 }
 
+/// The same, and it is changed, and moved, before it is opened again. Whether that is done.
+async fn changed_before() -> [bool; 2] {
+    let (_dir, fake, c) = unread_at_first(&[Command::ReadyVolume { name: "v".into() }]).await;
+    read_in_the_end(&fake).await;
+    let patch = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
+    let changes = c.execute(Command::PatchVolume { name: "v".into(), patch }).await;
+    let to = MigrationSpec { pool: Some("other".into()), ..MigrationSpec::default() };
+    let moves = c.start_migration("v".into(), to).await;
+    let codes = [changes.map(drop), moves.map(drop)].map(|done| done.err().map(|e| e.code));
+    codes.map(|code| code != Some(Code::NotReady))
+}
+
+#[tokio::test]
+async fn a_volume_that_has_lost_something_is_not_changed() {
+    assert_eq!(changed_before().await, [false; 2]);
+}
+
 /// A volume cannot be made smaller, and hosts may see that it was. Whether it is moved then.
 async fn moves_meanwhile() -> bool {
     let (_file, fake, c) = node().await;
@@ -254,6 +292,11 @@ mod planted {
     }
 
     #[tokio::test]
+    async fn a_pool_that_is_left_is_seen() {
+        assert_eq!(with(Bug::UnmadeOnce, pool_in_vain()).await, 1);
+    }
+
+    #[tokio::test]
     async fn a_size_that_is_recorded_unseen_is_seen() {
         assert!(with(Bug::UnseenIsRecorded, recorded_unseen()).await);
     }
@@ -270,6 +313,7 @@ mod planted {
 
     #[tokio::test]
     async fn a_part_that_is_moved_is_seen() {
+        assert_eq!(with(Bug::MovedBehind, changed_before()).await, [true; 2]);
         assert!(with(Bug::MovedBehind, moves_meanwhile()).await);
     }
 

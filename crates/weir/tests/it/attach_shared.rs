@@ -352,14 +352,15 @@ fn a_daemon_that_looks_for_a_device_does_not_wait_for_itself() {
     wait_for("it is served", || !target.ok("status --json").contains("volume/it-self"));
     let a = target.attach("it-self");
     let device = text(&a, "device");
-    // So that a look takes long enough to be seen.
-    target.ok("layer insert it-self delay time=200ms ops=read");
-    for n in 0..3 {
+    // So that a look takes long enough to be seen, and that it is given up.
+    for (n, time) in [(0, "200ms"), (1, "6s")] {
+        target.ok(&format!("layer insert it-self delay time={time} ops=read --name slow"));
         let disk = fs::OpenOptions::new().write(true).open(device).unwrap();
         disk.write_all_at(&vec![7; 1 << 20], (8 + n) << 20).unwrap();
         wait_for("it is looked at", || has_open(&target.dir, device));
         drop(disk);
         wait_for("the look ends", || !has_open(&target.dir, device));
+        target.ok("layer remove it-self slow");
         let from = format!("if={device}");
         run("dd", &[&from, "of=/dev/null", "bs=64k", "count=1", "iflag=direct"]);
     }

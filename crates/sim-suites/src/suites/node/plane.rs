@@ -45,7 +45,7 @@ pub(super) struct Life {
     /// Pools that the configuration has.
     configured: BTreeSet<u128>,
     /// Devices that were taken for pools.
-    taken: BTreeSet<String>,
+    taken: BTreeMap<String, String>,
     hooks: Option<Hooks>,
     shut: bool,
 }
@@ -243,7 +243,7 @@ impl Plane {
             if pool.protection.is_some() {
                 m.stores.entry(mine).or_default().newest += 1;
             }
-            life.taken.retain(|p| !all.contains(p));
+            life.taken.retain(|p, _| !all.contains(p));
             life.pools.insert(pool.name.clone(), (mine, all.clone()));
             let found = |d: &weir_control::model::Device| DeviceFound {
                 size: d.size,
@@ -266,7 +266,7 @@ impl Plane {
                 life.pools.iter().any(|(name, (_, all))| name != pool && all.contains(&path));
             let label = m.disks.get(&path).and_then(|d| d.label);
             let others = label.is_some_and(|label| life.configured.contains(&label));
-            if open || others || !life.taken.insert(path.clone()) {
+            if open || others || life.taken.insert(path.clone(), pool.into()).is_some() {
                 return refused(Code::DeviceInUse, format!("{path} is a pool's"));
             }
         }
@@ -289,6 +289,9 @@ impl Plane {
             let Some(set) = sets.and_then(|s| s.get_mut(dataset)) else {
                 return refused(Code::VolumeNotFound, format!("{} is not on the devices", v.name));
             };
+            if set.size < v.grown_from.unwrap_or(v.size) {
+                return refused(Code::PoolDamaged, format!("{} has lost its end", v.name));
+            }
             set.size = set.size.max(v.size);
         }
         Ok(())
@@ -320,11 +323,12 @@ impl DataPlane for Plane {
         devices: &'a [DeviceSpec],
         _inside: Inside<'a>,
     ) -> Work<'a, ()> {
-        Box::pin(
-            self.call(format!("admit {pool}"), move |life, m| {
-                Self::admitted(life, m, pool, devices)
-            }),
-        )
+        // What it refuses it does not keep.
+        let (fate, takes) = self.ground().trouble.next();
+        let fate = if fate == Fate::FailsLate { Fate::Fails } else { fate };
+        Box::pin(self.fated(format!("admit {pool}"), (fate, takes), move |life, m| {
+            Self::admitted(life, m, pool, devices)
+        }))
     }
 
     fn dismiss<'a>(&'a self, _pool: &'a str, devices: &'a [DeviceSpec]) -> Work<'a, ()> {
@@ -344,7 +348,11 @@ impl DataPlane for Plane {
 
     fn unmake_pool<'a>(&'a self, pool: &'a Pool, made: bool) -> Work<'a, ()> {
         // Closed it is in any case.
-        self.life().pools.remove(&pool.name);
+        {
+            let mut life = self.life();
+            life.pools.remove(&pool.name);
+            life.taken.retain(|_, of| *of != pool.name);
+        }
         Box::pin(self.call(format!("unmake_pool {}", pool.name), move |_, m| {
             for path in paths(pool) {
                 let own = m.disks.get(&path).is_some_and(|d| d.label == Some(id(pool)));
@@ -401,6 +409,7 @@ impl DataPlane for Plane {
             if let Some(v) = all.find(|v| v.pool == name) {
                 return refused(Code::NotReady, format!("volume {} is open", v.name));
             }
+            life.taken.retain(|_, of| of != name);
             let Some((pool, _)) = life.pools.remove(name) else { return Ok(None) };
             let newest = m.stores.get(&pool).map(|s| s.newest);
             Ok(newest.map(|newest| LastState { pool: PoolId(pool), newest }))

@@ -7,6 +7,7 @@ use crate::plane::devices::Owner;
 use crate::plane::local::{Glanced, Local, look};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::path::Path;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
@@ -21,6 +22,8 @@ use weir_uring::device::same_name;
 const MOST_FILES: usize = 256;
 /// How long somebody else's disk may keep a pool waiting: to be opened, and to give its label.
 const GLANCE: Nanos = 5 * SECONDS;
+/// How long a device of the pool that is elsewhere may take to tell how far it has come.
+const LOG: Nanos = 60 * SECONDS;
 /// After how long one that cannot be read is asked again. It is not open meanwhile, so that whoever takes it away need not wait.
 const AGAIN: Nanos = 500 * MILLIS;
 /// Paths that are looked at side by side.
@@ -74,7 +77,7 @@ enum Seen {
     Foreign,
     /// It carries the pool's label.
     Ours(Labelled),
-    /// It cannot be opened.
+    /// There is nothing, or nothing that this process may open.
     Closed,
     /// It did not answer, or cannot be read.
     Silent,
@@ -112,7 +115,10 @@ async fn opened(local: &Local, path: &str, own: &[Identity]) -> Result<(Glanced,
             Some(Ok(at)) => at,
             // What was there before did not say what it is.
             Some(Err(_)) if unread.is_some() => return Err(Seen::Silent),
-            Some(Err(_)) => return Err(Seen::Closed),
+            Some(Err(e)) if matches!(e.kind(), NotFound | PermissionDenied) => {
+                return Err(Seen::Closed);
+            }
+            Some(Err(_)) => return Err(Seen::Silent),
             None => return Err(Seen::Silent),
         };
         if own.contains(&at.identity) {
@@ -142,7 +148,8 @@ async fn see(local: Rc<Local>, path: String, pool: u128, own: Rc<[Identity]>) ->
         Ok((of, _)) if of != pool => Seen::Foreign,
         // It is nobody else's: what it has is waited for as long as of those that are there.
         Ok((_, device)) => {
-            let end = weir_store::log_end(&at.disk).await.ok().filter(|end| !end.unread);
+            let end = timeout(LOG, weir_store::log_end(&at.disk)).await;
+            let end = end.ok().and_then(Result::ok).filter(|end| !end.unread);
             Seen::Ours(Labelled { device, end, name: at.name })
         }
         Err(StoreError::Io(_) | StoreError::Unread(_)) => Seen::Silent,
@@ -300,13 +307,18 @@ impl<'a> Search<'a> {
     /// Whether a device of the pool is not there, as the newest of those says that are. That as many are there as the
     /// configuration names says nothing: one out of service may have got the name of another.
     async fn lacks_one(&self) -> bool {
+        self.here.len() < self.pool.devices.len()
+            || self.members().await.is_some_and(|all| all.iter().any(|m| self.at(*m).is_none()))
+    }
+
+    /// The pool's devices, as the newest of those says that are there.
+    async fn members(&self) -> Option<Vec<u64>> {
         let mut newest: Option<Told> = None;
         for h in &self.here {
             let told = weir_store::told_by(&h.found.disk).await.ok();
             newest = newest.into_iter().chain(told).max_by_key(|t| t.seq);
         }
-        self.here.len() < self.pool.devices.len()
-            || newest.is_some_and(|t| t.members.iter().any(|m| self.at(*m).is_none()))
+        newest.map(|t| t.members)
     }
 
     /// Whether anything is to be looked for.
@@ -422,7 +434,13 @@ impl<'a> Search<'a> {
         if self.is_sure(l.device) {
             return Elsewhere::Other;
         }
-        let Some(end) = l.end else { return Elsewhere::Unread };
+        // One that has left the pool is none that it lacks.
+        let Some(end) = l.end else {
+            return match self.members().await {
+                Some(all) if !all.contains(&l.device) => Elsewhere::Copy,
+                _ => Elsewhere::Unread,
+            };
+        };
         let at = self.at(l.device);
         let may = self.known.agrees(&end)
             && at.is_none_or(|h| self.known.may_displace(&h.standing, &end));

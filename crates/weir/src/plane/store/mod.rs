@@ -155,6 +155,19 @@ fn names(volume: &Volume) -> Result<(String, Option<String>)> {
     }
 }
 
+/// Refuses a volume of which the devices hold less than it has had. Only what it was to have more is added.
+fn check_had(name: &str, len: u64, had: u64) -> Result<()> {
+    if len >= had {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::PoolDamaged,
+        format!("volume {name} has less on the devices than the configuration says"),
+    )
+    .because(format!("{len} bytes are stored, and it had {had}"))
+    .hint("these may be older devices, or the configuration is an older one; nothing is added by itself. `weir pool release`, then `weir pool import` takes the volume as it is"))
+}
+
 impl Node {
     fn placed(&self, pool: &str) -> Result<Placed> {
         let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
@@ -341,7 +354,8 @@ impl Node {
         let (name, doors) = (volume.name.clone(), Doors::of(&self.shared));
         let wrapping = Wrapping::of(volume, self.hooks.get()).await?;
         let (seen, size) = (volume.size, wrapping.stored_len(volume.size));
-        let (being_cut, growing) = (volume.cut.is_some(), volume.grown_from.is_some());
+        let had = wrapping.stored_len(volume.grown_from.unwrap_or(volume.size));
+        let being_cut = volume.cut.is_some();
         let pool_name = pool.name.clone();
         let wanted = dataset.clone();
         self.with_pool(&pool.name, move |p| {
@@ -364,14 +378,7 @@ impl Node {
                     .because(format!("{} bytes are stored, not {size}", d.len))
                     .hint("`weir volume resize` makes it smaller, if that is wanted"));
                 }
-                if d.len < size && !growing {
-                    return Err(Error::new(
-                        Code::PoolDamaged,
-                        format!("volume {name} has less on the devices than the configuration says"),
-                    )
-                    .because(format!("{} bytes are stored, not {size}, and it was not being made larger", d.len))
-                    .hint("these may be older devices, or the configuration is an older one; nothing is added by itself. `weir pool release`, then `weir pool import` takes the volume as it is"));
-                }
+                check_had(&name, d.len, had)?;
                 let stored = p.pool.volume(d.id).map_err(wrong)?;
                 let form = wrapping.wrap(stored, &p.buffers)?;
                 if d.len < size {
@@ -461,10 +468,13 @@ impl Node {
         let (dataset, _) = names(volume)?;
         let (name, seen) = (volume.name.clone(), volume.size);
         let (size, plain) = (volume.form().stored_len(seen), volume.form().is_plain());
+        let had = volume.form().stored_len(volume.grown_from.unwrap_or(seen));
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let id = p.id(&dataset)?;
-                if p.find(&dataset).is_some_and(|d| is_due(d.len, size)) {
+                let len = p.find(&dataset).map(|d| d.len);
+                len.map_or(Ok(()), |len| check_had(&name, len, had))?;
+                if len.is_some_and(|len| is_due(len, size)) {
                     let form = p.forms.borrow().get(&dataset).cloned();
                     let done = match form {
                         Some(f) => f.resize(&p.pool, id, size, seen).await,
