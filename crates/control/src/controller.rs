@@ -90,8 +90,8 @@ struct Up {
     last_close: Option<Tried>,
     /// Pools that are not (or no more) in the configuration, and are open as long as one of these volumes may be.
     to_stop: BTreeMap<String, BTreeSet<String>>,
-    /// Pools whose creation was refused, and that could not be taken away yet.
-    refused: BTreeMap<String, Pool>,
+    /// Pools whose creation was refused, and that could not be taken away yet; when that is tried again.
+    refused: BTreeMap<String, (Pool, Instant)>,
     /// The mappings that the data plane was last given.
     mapped: Option<AccessMap>,
     targets: BTreeSet<String>,
@@ -366,7 +366,11 @@ impl Controller {
         blocking(move || store.commit(&old, &to)).await?;
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
         if !has(Bug::FaultsOfNothing) {
-            self.up().faults.retain(|object, _| is_there(object, &new));
+            let up = &mut *self.up();
+            let is_left = |object: &str| {
+                object.strip_prefix("pool/").is_some_and(|p| up.refused.contains_key(p))
+            };
+            up.faults.retain(|object, _| is_there(object, &new) || is_left(object));
         }
         self.tell_pools();
         Ok(new)

@@ -5,7 +5,7 @@ use super::*;
 use crate::model::{IMAGES, Pool, TargetSpec, Volume, VolumeState};
 
 /// How many times as long as it took in vain something is left alone before it is tried again.
-const CATCH_UP: u32 = 10;
+pub(super) const CATCH_UP: u32 = 10;
 /// The same for closing what hosts wait for, since it is opened again after that.
 const WANTED: u32 = 2;
 
@@ -70,9 +70,10 @@ impl Controller {
                     self.record_size_again(volume).await;
                     Ok(())
                 }
+                // A move of it has not begun.
+                Ok(pool) if self.is_short(volume) => self.open_again(volume, pool).await,
                 // While it moves, its graph is not that of the configuration.
                 Ok(_) if volume.migration.is_some() && !has(Bug::PutBackInFlight) => Ok(()),
-                Ok(pool) if self.is_short(volume) => self.open_again(volume, pool).await,
                 Ok(pool) if self.is_behind(&object) && self.closed(&pool.name).is_none() => {
                     self.catch_up(volume, pool).await
                 }
@@ -89,7 +90,7 @@ impl Controller {
         // Mappings before ports: no host may log in and find its LUNs missing.
         self.map_again().await;
         self.stop_strays(&model).await;
-        self.take_refused_away().await;
+        self.take_refused_away(false).await;
         for name in model.targets.keys() {
             let held = self.up().held.contains(name) && !has(Bug::MovedListenBefore);
             if !held

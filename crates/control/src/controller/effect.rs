@@ -85,7 +85,7 @@ impl Controller {
             Command::CreatePool(spec) => {
                 let done = self.plane_stop(&spec.name).await.map(drop);
                 if let (Err(e), Some(pool)) = (&done, &wanted) {
-                    self.is_left_over(pool, e);
+                    self.is_left_over(pool, e, Instant::now());
                 }
                 done
             }

@@ -523,6 +523,9 @@ impl Controller {
         if !self.up().volumes.contains(name) {
             return Err(self.not_ready("volume", name));
         }
+        if self.up().short.contains(name) {
+            return Err(self.not_ready("volume", name));
+        }
         self.check_places(&model, model.volume(name)?)?;
         if self.look(name).await?.is_none() {
             if m.pool != IMAGES && !self.up().pools.contains(&m.pool) {

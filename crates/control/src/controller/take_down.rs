@@ -142,7 +142,7 @@ impl Controller {
                     for pool in refused.cloned() {
                         opened.insert(pool.name.clone());
                         if matches!(command, Command::CreatePool(_)) {
-                            self.up().refused.insert(pool.name.clone(), pool);
+                            self.up().refused.insert(pool.name.clone(), (pool, begun));
                         }
                     }
                 }
@@ -155,7 +155,7 @@ impl Controller {
             }
         }
         if one.is_ok() {
-            let _ = timeout_at(begun + CHANGES, self.take_refused_away()).await;
+            let _ = timeout_at(begun + CHANGES, self.take_refused_away(true)).await;
         }
         opened.extend(self.up().refused.keys().cloned());
         if one.is_ok() && !has(Bug::SizesUnrecorded) {

@@ -93,6 +93,7 @@ impl Controller {
         };
         let told_only = has(Bug::OpenedWithoutVolumes) || has(Bug::ClosedForGood);
         !up.faults.is_empty()
+            || !up.refused.is_empty()
             || up.strays.iter().any(|t| !model.targets.contains_key(t))
             || !told_only && waits()
     }

@@ -387,8 +387,7 @@ impl Model {
                 v.cut = None;
             }
             if has > 0
-                && has < v.size
-                && v.grown_from.is_none()
+                && has < v.grown_from.unwrap_or(v.size)
                 && check_size(has, v.block_size).is_ok()
             {
                 let text = format!(
@@ -397,6 +396,7 @@ impl Model {
                 );
                 done.report.left_out.push(text);
                 v.size = has;
+                v.grown_from = None;
             }
             if !v.snapshots.is_empty() {
                 let mut with = self.volumes.clone();

@@ -85,6 +85,7 @@ async fn pool_in_vain() -> usize {
     fake.break_call("stop_pool x");
     let create = Command::CreatePool(ram_pool("x", GIB));
     c.execute(create.clone()).await.expect_err("it is refused");
+    c.execute(Command::CreateHost(host("other", &["7:7"]))).await.expect("that is another thing");
     fake.mend();
     tried_again(&c).await;
     let faults = c.status().await.expect("a status").faults;

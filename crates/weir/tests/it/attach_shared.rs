@@ -354,7 +354,7 @@ fn a_daemon_that_looks_for_a_device_does_not_wait_for_itself() {
     let device = text(&a, "device");
     // So that a look takes long enough to be seen, and that it is given up.
     for (n, time) in [(0, "200ms"), (1, "6s")] {
-        target.ok(&format!("layer insert it-self delay time={time} ops=read --name slow"));
+        target.ok(&format!("layer insert it-self delay time={time} ops=read --name slow --force"));
         let disk = fs::OpenOptions::new().write(true).open(device).unwrap();
         disk.write_all_at(&vec![7; 1 << 20], (8 + n) << 20).unwrap();
         wait_for("it is looked at", || has_open(&target.dir, device));

@@ -418,11 +418,11 @@ fn quickstart_says_that_its_own_data_was_lost() {
 #[test]
 fn quickstart_does_not_listen_where_it_did() {
     let d = Daemon::new("quick-elsewhere");
-    let port = || {
-        let l = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        l.local_addr().expect("its address").to_string()
-    };
-    let (before, now) = (port(), port());
+    // Free ones that nobody is given who asks for any.
+    let first = std::process::id().wrapping_mul(2);
+    let all = (0..1000).map(|n| format!("127.0.0.1:{}", 30_000 + (first.wrapping_add(n)) % 2000));
+    let mut free = all.filter(|at| std::net::TcpListener::bind(at).is_ok());
+    let (before, now) = (free.next().expect("a port"), free.next().expect("another"));
     let child = quickstart_at(&d, &before, "8M", &["--once"]);
     assert_eq!(ends(&d, child), Some(0), "{}", d.log());
     let _taken = std::net::TcpListener::bind(&before).expect("it is free");

@@ -277,6 +277,23 @@ fn comes_later(wrong: &dyn Fn(&mut Volume), right: &dyn Fn(&mut Volume)) -> bool
     again.volumes.get("a") == Some(&was) && again.maps == old.maps
 }
 
+/// Growth that was under way goes on if what the volume had is there; else it has what there is, and grows no more.
+#[test]
+fn growth_goes_on_only_from_what_a_volume_had() {
+    for (has, is) in [(1 << 30, (2 << 30, Some(1 << 30))), (1 << 29, (1 << 29, None))] {
+        let mut old = node();
+        let patch = VolumePatch { size: Some(2 << 30), ..VolumePatch::default() };
+        old.apply(Command::PatchVolume { name: "a".into(), patch }, 0).unwrap();
+        let mut found = found(&old);
+        let of_a = old.volumes["a"].dataset();
+        found.datasets.iter_mut().filter(|d| d.name == of_a).for_each(|d| d.size = has);
+        let mut m = Model::default();
+        import(&mut m, spec(), found).unwrap();
+        let a = &m.volumes["a"];
+        assert_eq!((a.size, a.grown_from), is);
+    }
+}
+
 #[test]
 fn what_an_import_left_out_comes_with_a_later_one() {
     assert!(comes_later(&|_| (), &|_| ()), "its key comes from a command");

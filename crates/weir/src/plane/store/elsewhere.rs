@@ -5,9 +5,9 @@ use super::known::{Known, Name, Standing, age, best_of};
 use super::open::Found;
 use crate::plane::devices::Owner;
 use crate::plane::local::{Glanced, Local, look};
+use rustix::io::Errno;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::path::Path;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
@@ -63,6 +63,8 @@ struct Here {
 /// What carries the pool's label elsewhere.
 struct Labelled {
     device: u64,
+    /// Its superblock, if that can be read.
+    seq: Option<u64>,
     /// How far it has come, if that can be read.
     end: Option<LogEnd>,
     /// What the operating system tells it from others by.
@@ -104,6 +106,15 @@ impl Seen {
     }
 }
 
+/// Whether the error of an opening says that nothing is there that may be a device, or nothing that this process may have. None that a
+/// disk gives, or its driver, does.
+fn is_an_answer(e: &std::io::Error) -> bool {
+    let of_names = [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::PERM];
+    // A drive without a disk, and a copy that another machine writes to.
+    let of_drives = [Errno::NOMEDIUM, Errno::MEDIUMTYPE];
+    Errno::from_io_error(e).is_none_or(|n| of_names.contains(&n) || of_drives.contains(&n))
+}
+
 /// The pool, and which of its devices something says to be.
 type Says = Result<(u128, u64), StoreError>;
 
@@ -115,9 +126,7 @@ async fn opened(local: &Local, path: &str, own: &[Identity]) -> Result<(Glanced,
             Some(Ok(at)) => at,
             // What was there before did not say what it is.
             Some(Err(_)) if unread.is_some() => return Err(Seen::Silent),
-            Some(Err(e)) if matches!(e.kind(), NotFound | PermissionDenied) => {
-                return Err(Seen::Closed);
-            }
+            Some(Err(e)) if is_an_answer(&e) => return Err(Seen::Closed),
             Some(Err(_)) => return Err(Seen::Silent),
             None => return Err(Seen::Silent),
         };
@@ -149,8 +158,10 @@ async fn see(local: Rc<Local>, path: String, pool: u128, own: Rc<[Identity]>) ->
         // It is nobody else's: what it has is waited for as long as of those that are there.
         Ok((_, device)) => {
             let end = timeout(LOG, weir_store::log_end(&at.disk)).await;
-            let end = end.ok().and_then(Result::ok).filter(|end| !end.unread);
-            Seen::Ours(Labelled { device, end, name: at.name })
+            let end = end.ok().and_then(Result::ok);
+            let seq = end.as_ref().map(|end| end.seq);
+            let end = end.filter(|end| !end.unread);
+            Seen::Ours(Labelled { device, seq, end, name: at.name })
         }
         Err(StoreError::Io(_) | StoreError::Unread(_)) => Seen::Silent,
         // Most are nobody's of the pool.
@@ -308,17 +319,17 @@ impl<'a> Search<'a> {
     /// configuration names says nothing: one out of service may have got the name of another.
     async fn lacks_one(&self) -> bool {
         self.here.len() < self.pool.devices.len()
-            || self.members().await.is_some_and(|all| all.iter().any(|m| self.at(*m).is_none()))
+            || self.newest().await.is_some_and(|t| t.members.iter().any(|m| self.at(*m).is_none()))
     }
 
-    /// The pool's devices, as the newest of those says that are there.
-    async fn members(&self) -> Option<Vec<u64>> {
+    /// What the newest of those says that are there.
+    async fn newest(&self) -> Option<Told> {
         let mut newest: Option<Told> = None;
         for h in &self.here {
             let told = weir_store::told_by(&h.found.disk).await.ok();
             newest = newest.into_iter().chain(told).max_by_key(|t| t.seq);
         }
-        newest.map(|t| t.members)
+        newest
     }
 
     /// Whether anything is to be looked for.
@@ -434,12 +445,12 @@ impl<'a> Search<'a> {
         if self.is_sure(l.device) {
             return Elsewhere::Other;
         }
-        // One that has left the pool is none that it lacks.
+        // One that has left the pool is none that it lacks. Those here do not know what has come to it since.
         let Some(end) = l.end else {
-            return match self.members().await {
-                Some(all) if !all.contains(&l.device) => Elsewhere::Copy,
-                _ => Elsewhere::Unread,
-            };
+            let has_left = self.newest().await.is_some_and(|t| {
+                l.seq.is_some_and(|seq| seq <= t.seq) && !t.members.contains(&l.device)
+            });
+            return if has_left { Elsewhere::Copy } else { Elsewhere::Unread };
         };
         let at = self.at(l.device);
         let may = self.known.agrees(&end)
@@ -482,9 +493,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_driver_says_is_no_answer() {
+        let of = |n: Errno| is_an_answer(&n.into());
+        assert!([Errno::NOENT, Errno::ACCESS, Errno::NOMEDIUM].into_iter().all(of));
+        let drivers = [Errno::IO, Errno::NXIO, Errno::NODEV, Errno::TIMEDOUT, Errno::STALE];
+        assert!(!drivers.into_iter().any(of));
+        assert!(is_an_answer(&std::io::Error::other("a directory")));
+    }
+
+    #[test]
     fn what_is_in_use_is_cleared_by_what_was_read_alone() {
         assert!(Seen::Own.is_nothing_missing() && Seen::Foreign.is_nothing_missing());
-        let ours = Seen::Ours(Labelled { device: 1, end: None, name: None });
+        let ours = Seen::Ours(Labelled { device: 1, seq: None, end: None, name: None });
         for seen in [Seen::Silent, Seen::Closed, ours] {
             assert!(!seen.is_nothing_missing());
         }
