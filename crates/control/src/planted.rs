@@ -45,7 +45,7 @@ weir_base::planted_bugs! {
     UnseenIsRecorded,
     /// A volume of which devices hold less than it has is made larger, though it was not to be.
     ShortIsGrown,
-    /// What a volume of a protected pool was to be larger by is taken for its own by the next start when that is refused.
+    /// A start takes what a volume of a protected pool was to be larger by for its own, though that was refused.
     GainedIsForgotten,
     /// A pool whose creation was refused stays on its devices when it cannot be taken away at once.
     UnmadeOnce,

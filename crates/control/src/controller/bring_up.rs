@@ -191,7 +191,7 @@ impl Controller {
         self.open_volume(volume, pool).await
     }
 
-    /// Refuses what takes a volume for what the configuration says, while hosts see it otherwise: by a size that was refused, only a part
+    /// Refuses what takes a volume for what the configuration says, while hosts see it otherwise. By a size that was refused, only a part
     /// of it would be moved.
     pub(super) fn check_not_behind(&self, name: &str) -> Result<()> {
         let (object, up) = (format!("volume/{name}"), self.up());

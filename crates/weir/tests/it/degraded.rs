@@ -290,6 +290,35 @@ fn beside_a_newer_copy_it_does_not() {
     d.stop();
 }
 
+/// Something elsewhere carries the pool's label, and all its superblocks are damaged. What is only silent is waited for a minute.
+#[test]
+fn beside_one_that_does_not_tell_how_far_it_has_come_it_does_not() {
+    let mut d = mirror("degraded-untold");
+    d.stop();
+    pull(&d, 1);
+    let mut disk = fs::read(d.path("away/disk1")).expect("read");
+    let (first, area) = (2 * 4096, 64 * 4096);
+    let last = disk.len() - first - area;
+    for at in [first, last] {
+        disk[at..at + area].fill(0xff);
+    }
+    fs::write(d.path("untold"), disk).expect("written");
+    let begun = Instant::now();
+    d.start();
+    stays_closed(&d);
+    let told = d.json("status")["faults"].to_string();
+    assert!(told.contains("how far it has come cannot be read"), "{told}");
+    while begun.elapsed() < Duration::from_secs(75) {
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(is_fault(&d), "it was opened after {} s", begun.elapsed().as_secs());
+    }
+    d.stop();
+    fs::remove_file(d.path("untold")).expect("removed");
+    d.start();
+    d.until("it is served", || is_served(&d));
+    d.stop();
+}
+
 /// A used disk is in its place.
 #[test]
 fn a_disk_of_another_pool_is_none_of_its_own() {
