@@ -67,7 +67,6 @@ const NODE: &[control::Bug] = &[
     control::Bug::CutThoughOwed,
     control::Bug::FaultsOfNothing,
     control::Bug::SizesUnrecorded,
-    control::Bug::OpenedSmaller,
     control::Bug::UnmadeOnce,
     control::Bug::GainedIsForgotten,
     control::Bug::MovedBehind,
