@@ -279,7 +279,7 @@ impl Controller {
         self.check_ready(&command, &old)?;
         self.check_none_left(&old, &new)?;
         self.check_unused(&command, &old).await?;
-        self.make_way(&command).await?;
+        self.make_way(&old, &new, tells).await?;
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
             self.let_go(&command, &old).await?;
             return Ok(old);

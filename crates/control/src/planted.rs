@@ -41,6 +41,10 @@ weir_base::planted_bugs! {
     OpenedSmaller,
     /// A volume is moved while hosts see it otherwise than it is to be.
     MovedBehind,
+    /// The old place of a volume is cleared though what it has moved to does not open.
+    ClearedUnopened,
+    /// What was refused stands in the way of a new pool of its name.
+    RefusedIsPassed,
     /// The size of a volume is recorded that hosts do not see yet.
     UnseenIsRecorded,
     /// A volume of which devices hold less than it has is made larger, though it was not to be.

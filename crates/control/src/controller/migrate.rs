@@ -339,6 +339,10 @@ impl Controller {
         }
         self.check_places(&model, v)?;
         if m.stage == MigrationStage::Leaving {
+            // What it has left is all there is of it where the new place has lost it, in whole or in part.
+            if !has(Bug::ClearedUnopened) {
+                self.check_open_whole(name)?;
+            }
             self.end_doubt(&model, name).await?;
         }
         let there = v.elsewhere(m);
@@ -515,17 +519,20 @@ impl Controller {
         }
     }
 
+    /// Refuses while a volume is not open, or is smaller than it is to be.
+    fn check_open_whole(&self, name: &str) -> Result<()> {
+        let up = self.up();
+        let is_whole = up.volumes.contains(name) && !up.short.contains(name);
+        drop(up);
+        if is_whole { Ok(()) } else { Err(self.not_ready("volume", name)) }
+    }
+
     async fn drive(&self, name: &str) -> Result<()> {
         let _one = self.turn().await?;
         let model = self.model();
         // It may be over by now.
         let Ok(m) = model.copying(name) else { return Ok(()) };
-        if !self.up().volumes.contains(name) {
-            return Err(self.not_ready("volume", name));
-        }
-        if self.up().short.contains(name) {
-            return Err(self.not_ready("volume", name));
-        }
+        self.check_open_whole(name)?;
         self.check_places(&model, model.volume(name)?)?;
         if self.look(name).await?.is_none() {
             if m.pool != IMAGES && !self.up().pools.contains(&m.pool) {

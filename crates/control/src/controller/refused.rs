@@ -34,31 +34,39 @@ impl Controller {
 
     /// Tries that again for all whose time has come, or `all`. The caller holds `changes`.
     pub(super) async fn take_refused_away(&self, all: bool) {
-        let refused: Vec<_> = self.up().refused.values().cloned().collect();
-        let due = refused.into_iter().filter(|(_, next)| all || Instant::now() >= *next);
-        for (pool, _) in due.collect::<Vec<_>>() {
-            match self.model().pools.contains_key(&pool.name) {
-                // Another has come by its name: that is what is open by it.
-                true => drop(self.up().refused.remove(&pool.name)),
-                false => drop(self.take_away(&pool).await),
-            }
+        let due: Vec<Pool> = {
+            let up = self.up();
+            // Below what hosts' commands are under way in, devices stay until these have ended.
+            let waits = |p: &Pool| up.to_stop.contains_key(&p.name);
+            let is_due = |next: &Instant| all || Instant::now() >= *next;
+            up.refused
+                .values()
+                .filter(|(p, n)| is_due(n) && !waits(p))
+                .map(|(p, _)| p.clone())
+                .collect()
+        };
+        for pool in due {
+            drop(self.take_away(&pool).await);
         }
     }
 
-    /// What was refused before stands in nobody's way if it can be taken away now.
-    pub(super) async fn make_way(&self, command: &Command) -> Result<()> {
-        let name = match command {
-            Command::CreatePool(spec) => &spec.name,
-            Command::ImportPool { spec, .. } => match &spec.name {
-                Some(name) => name,
-                None => return Ok(()),
-            },
-            _ => return Ok(()),
-        };
-        let refused = self.up().refused.get(name).cloned();
-        match refused {
-            Some((pool, _)) => self.take_away(&pool).await,
-            None => Ok(()),
+    /// What was refused before stands in no new pool's way if it can be taken away now, `again`: though its time has not come.
+    pub(super) async fn make_way(&self, old: &Model, new: &Model, again: bool) -> Result<()> {
+        if has(Bug::RefusedIsPassed) {
+            return Ok(());
         }
+        let refused: Vec<_> = {
+            let up = self.up();
+            let is_new = |n: &&String| new.pools.contains_key(*n) && !old.pools.contains_key(*n);
+            up.refused.iter().filter(|(n, _)| is_new(n)).map(|(_, r)| r.clone()).collect()
+        };
+        for (pool, next) in refused {
+            let known = self.up().faults.get(&format!("pool/{}", pool.name)).cloned();
+            match known {
+                Some(e) if !again && Instant::now() < next => return Err(e),
+                _ => self.take_away(&pool).await?,
+            }
+        }
+        Ok(())
     }
 }

@@ -154,13 +154,14 @@ impl Controller {
                 }
             }
         }
+        if one.is_ok() && !has(Bug::SizesUnrecorded) {
+            left.extend(self.record_sizes(begun + CHANGES).await);
+        }
+        // The last: its devices may hang.
         if one.is_ok() {
             let _ = timeout_at(begun + CHANGES, self.take_refused_away(true)).await;
         }
         opened.extend(self.up().refused.keys().cloned());
-        if one.is_ok() && !has(Bug::SizesUnrecorded) {
-            left.extend(self.record_sizes(begun + CHANGES).await);
-        }
         // What that change has brought up goes as well.
         let more = self.end_ports((Instant::now() + PORTS).min(begun + PORTS_AGAIN)).await;
         for port in ports.into_iter().chain(more) {

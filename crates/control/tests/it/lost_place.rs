@@ -16,6 +16,15 @@ const MIB: u64 = 1 << 20;
 
 /// A node whose pool `lost` does not start any more, which has the other place of volume `v` in pool `here`.
 async fn node(protected: bool, moved: bool) -> (Scratch, Arc<Controller>, Arc<Fake>) {
+    node_without("start_pool lost", protected, moved).await
+}
+
+/// The same, with another call that fails.
+async fn node_without(
+    broken: &str,
+    protected: bool,
+    moved: bool,
+) -> (Scratch, Arc<Controller>, Arc<Fake>) {
     let mut m = Model::default();
     for (n, name) in ["here", "lost"].into_iter().enumerate() {
         let path = format!("/nowhere/d{n}");
@@ -43,7 +52,7 @@ async fn node(protected: bool, moved: bool) -> (Scratch, Arc<Controller>, Arc<Fa
     store.commit(&Model::default(), &m).expect("kept");
     drop(store);
     let fake = Arc::new(Fake::default());
-    fake.break_call("start_pool lost");
+    fake.break_call(broken);
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
     (dir, c, fake)
 }
@@ -97,6 +106,36 @@ async fn a_place_in_a_pool_that_is_away_is_cleared_when_it_is_back() {
         assert!(c.model().volumes["v"].migration.is_some(), "its place is to be given back");
         assert!(!called(&fake, "clear_place v"), "protected {protected}");
     }
+}
+
+/// A volume has moved, and what it has moved to does not open at the next start. Whether the place that it has left is cleared.
+async fn cleared_unopened(protected: bool) -> bool {
+    let (_dir, c, fake) = node_without("open_volume v", protected, true).await;
+    tried_again(&c).await;
+    let cleared = called(&fake, "clear_place v");
+    fake.mend();
+    let is_over = async || c.model().volumes["v"].migration.is_none();
+    until("it is cleared when the volume is there", is_over).await;
+    assert!(called(&fake, "clear_place v"));
+    cleared
+}
+
+/// It may be all there is of it.
+#[tokio::test]
+async fn a_place_that_was_left_is_not_cleared_before_the_other_opens() {
+    for protected in [true, false] {
+        assert!(!cleared_unopened(protected).await, "protected {protected}");
+    }
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_place_that_is_cleared_unopened_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::ClearedUnopened));
+    let cleared = cleared_unopened(true).await;
+    plant(None);
+    assert!(cleared);
 }
 
 fn called(fake: &Fake, call: &str) -> bool {

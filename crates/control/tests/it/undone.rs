@@ -2,10 +2,13 @@
 
 use crate::fake::Fake;
 use crate::full::Full;
+use crate::half_closed;
 use crate::owed::node;
 use crate::support::*;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use weir_control::declare::Desired;
 use weir_control::model::{Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumePatch};
 use weir_control::store::MetaStore;
 use weir_control::{Code, Controller};
@@ -98,6 +101,46 @@ async fn pool_in_vain() -> usize {
 #[tokio::test]
 async fn a_refused_pool_is_taken_away_in_the_end() {
     assert_eq!(pool_in_vain().await, 2);
+}
+
+/// The same, and another of its name is taken over by what its devices carry. What was done by that name.
+async fn taken_over_by_its_name() -> Vec<String> {
+    let (_file, fake, c) = half_closed::node().await;
+    fake.state().found = Some(half_closed::found());
+    fake.break_call("start_pool safe");
+    fake.break_call("stop_pool safe");
+    let create = Command::CreatePool(half_closed::protected());
+    c.execute(create).await.expect_err("it is refused");
+    fake.mend();
+    c.import_pool(half_closed::taken()).await.expect("its name is free");
+    tried_again(&c).await;
+    let of_it = |c: &&String| ["start_pool safe", "stop_pool safe"].contains(&c.as_str());
+    fake.state().calls.iter().filter(of_it).cloned().collect()
+}
+
+#[tokio::test]
+async fn a_refused_pool_stands_in_no_import_s_way() {
+    let in_order = ["start_pool safe", "stop_pool safe", "stop_pool safe", "start_pool safe"];
+    assert_eq!(taken_over_by_its_name().await, in_order);
+}
+
+/// The configuration file declares such a pool, of which what takes long is in vain. How often that was tried in two rounds.
+async fn declared_in_vain() -> usize {
+    let (_file, fake, c) = node().await;
+    fake.break_call("start_pool x");
+    fake.break_call("stop_pool x");
+    // Its rest is longer than what follows.
+    fake.state().late.insert("stop_pool x".into(), Duration::from_secs(3));
+    c.declare_at_start(Desired { pools: vec![ram_pool("x", GIB)], ..Desired::default() }).await;
+    tried_again(&c).await;
+    let faults = c.status().await.expect("a status").faults;
+    assert!(faults.iter().any(|f| f.object == "declared/pool/x"), "{faults:?}");
+    fake.state().calls.iter().filter(|c| *c == "stop_pool x").count()
+}
+
+#[tokio::test]
+async fn what_is_declared_goes_round_no_rest() {
+    assert_eq!(declared_in_vain().await, 1);
 }
 
 /// A target port cannot be started, nor stopped at first. How often that was tried.
@@ -295,6 +338,12 @@ mod planted {
     #[tokio::test]
     async fn a_pool_that_is_left_is_seen() {
         assert_eq!(with(Bug::UnmadeOnce, pool_in_vain()).await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_refused_pool_that_is_passed_is_seen() {
+        let done = with(Bug::RefusedIsPassed, taken_over_by_its_name()).await;
+        assert_eq!(done[..3], ["start_pool safe", "stop_pool safe", "start_pool safe"]);
     }
 
     #[tokio::test]
