@@ -12,7 +12,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, Extent, Losses, report};
@@ -60,37 +60,53 @@ pub(crate) fn error_of(errno: i32) -> IoError {
 /// How long a file system may take to tell where a file has holes.
 const ANSWER: Nanos = 20 * SECONDS;
 
-/// A disk's descriptor. That of a slow one is closed by a thread that may wait: closing asks the file system, too, or the device.
-pub(crate) struct Kept {
-    fd: ManuallyDrop<Rc<OwnedFd>>,
+/// A disk's descriptor, which all that is under way on it keeps.
+#[derive(Clone)]
+pub(crate) struct Kept(Rc<Descriptor>);
+
+/// That of a slow one is closed by a thread that may wait: closing asks the file system, too, or the device.
+struct Descriptor {
+    fd: ManuallyDrop<OwnedFd>,
     slow: bool,
+    /// What it is a duplicate of. Closed after it, and so the last one.
+    _of: Option<Arc<Held>>,
 }
 
 impl Kept {
-    fn new(file: File, slow: bool) -> Kept {
-        Kept { fd: ManuallyDrop::new(Rc::new(OwnedFd::from(file))), slow }
+    fn new(file: File, slow: bool, of: Option<Arc<Held>>) -> Kept {
+        let fd = ManuallyDrop::new(OwnedFd::from(file));
+        Kept(Rc::new(Descriptor { fd, slow, _of: of }))
     }
 
-    pub(crate) fn share(&self) -> Kept {
-        Kept { fd: self.fd.clone(), slow: self.slow }
+    fn try_clone(&self) -> std::io::Result<OwnedFd> {
+        self.0.fd.try_clone()
     }
 }
 
 impl AsRawFd for Kept {
     fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.0.fd.as_raw_fd()
     }
 }
 
-impl Drop for Kept {
+impl Drop for Descriptor {
     fn drop(&mut self) {
         // SAFETY: the field is not used again.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
-        if self.slow
-            && let Ok(last) = Rc::try_unwrap(fd)
-        {
-            close(last);
+        if self.slow {
+            close(fd);
         }
+    }
+}
+
+/// What is left of a disk that is gone: requests of it that have not ended have it open.
+#[derive(Clone)]
+pub struct Remains(Weak<Descriptor>);
+
+impl Remains {
+    /// It is open yet: by its disk, or by what is under way.
+    pub fn is_open(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 
@@ -152,7 +168,7 @@ impl FileDisk {
         }
         let (len, block) = (held.last_len(), held.block_size());
         Ok(FileDisk {
-            fd: Kept::new(held.file().try_clone()?, held.is_slow()),
+            fd: Kept::new(held.file().try_clone()?, held.is_slow(), Some(held.clone())),
             name: name.display().to_string(),
             identity: Some(format!("{:?}", held.identity())),
             ring: ring.clone(),
@@ -179,7 +195,7 @@ impl FileDisk {
     pub fn of(ring: &Ring, o: Opened) -> FileDisk {
         FileDisk {
             // Who is the last to close a block device has everything written that anybody has written to it.
-            fd: Kept::new(o.file, o.slow || o.device),
+            fd: Kept::new(o.file, o.slow || o.device, None),
             name: o.name,
             identity: None,
             ring: ring.clone(),
@@ -192,6 +208,11 @@ impl FileDisk {
             asked: OnceCell::new(),
             held: None,
         }
+    }
+
+    /// What tells of it after its end.
+    pub fn remains(&self) -> Remains {
+        Remains(Rc::downgrade(&self.fd.0))
     }
 }
 
@@ -348,7 +369,7 @@ impl Disk for FileDisk {
             return complete(token, report(Err(IoError::ReadOnly)));
         }
         let (ring, losses) = (self.ring.clone(), self.losses());
-        let io = Io { ring, fd: self.fd.share(), device: self.device, losses };
+        let io = Io { ring, fd: self.fd.clone(), device: self.device, losses };
         if let Some(lane) = self.slow.clone() {
             spawn_task(async move {
                 lane.wait().await;
@@ -369,7 +390,7 @@ impl Disk for FileDisk {
         }
         // For tools and tests: the daemon sizes files where it may wait (`Held::set_len`).
         // SAFETY: plain system call on a descriptor that self owns.
-        if unsafe { libc::ftruncate(self.fd.fd.as_raw_fd(), len as libc::off_t) } < 0 {
+        if unsafe { libc::ftruncate(self.fd.as_raw_fd(), len as libc::off_t) } < 0 {
             let e = std::io::Error::last_os_error();
             return Err(error_of(e.raw_os_error().unwrap_or(0)));
         }
@@ -386,7 +407,7 @@ impl Disk for FileDisk {
             // A descriptor of its own: the question may outlive the disk.
             let file = match self.asked.get() {
                 Some(f) => f.clone(),
-                None => match self.fd.fd.try_clone() {
+                None => match self.fd.try_clone() {
                     Ok(f) => self.asked.get_or_init(|| Arc::new(f)).clone(),
                     Err(_) => return all,
                 },
@@ -423,7 +444,7 @@ impl Disk for FileDisk {
         // SAFETY: an all-zero stat buffer is a valid value of that plain C struct.
         let mut st: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: a valid buffer, and a descriptor that self owns.
-        let done = unsafe { libc::fstat(self.fd.fd.as_raw_fd(), &mut st) } == 0;
+        let done = unsafe { libc::fstat(self.fd.as_raw_fd(), &mut st) } == 0;
         done.then(|| st.st_blocks.cast_unsigned() * 512)
     }
 
@@ -435,7 +456,7 @@ impl Disk for FileDisk {
 impl Drop for FileDisk {
     fn drop(&mut self) {
         if let Some(asked) = self.asked.take()
-            && self.fd.slow
+            && self.fd.0.slow
         {
             close(asked);
         }
@@ -491,7 +512,7 @@ impl Io {
     }
 
     fn start(&self, op: DiskOp, token: Token, slow: bool) {
-        let fd = types::Fd(self.fd.fd.as_raw_fd());
+        let fd = types::Fd(self.fd.as_raw_fd());
         let entry = match op {
             DiskOp::Read { offset, buf } => {
                 let t = Transfer { write: false, offset, buf, flags: 0, slow };
@@ -519,7 +540,7 @@ impl Io {
     /// Deallocates; the range reads as zeros (files, and block devices since Linux 4.9).
     fn punch(&self, offset: u64, len: u64) -> squeue::Entry {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let fd = types::Fd(self.fd.fd.as_raw_fd());
+        let fd = types::Fd(self.fd.as_raw_fd());
         opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
     }
 }

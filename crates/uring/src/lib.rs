@@ -22,7 +22,7 @@ mod thread;
 pub use blocking::blocking;
 pub use control::control;
 pub use device::{Held, HoldError, Identity};
-pub use file::{FileDisk, OpenOptions, Opened};
+pub use file::{FileDisk, OpenOptions, Opened, Remains};
 pub use net::{Congestion, SocketOptions, TcpListener, TcpStream, WouldBlock, pin_to_core};
 pub use ring::{Ring, Watch};
 pub use thread::thread_waits_in;

@@ -292,7 +292,7 @@ impl Ring {
 
     /// Starts a transfer; a short one is continued.
     pub(crate) fn transfer(&self, token: Token, fd: &Kept, what: Transfer) {
-        let p = Pending::Transfer { token, fd: fd.share(), what, done: 0, idle: 0 };
+        let p = Pending::Transfer { token, fd: fd.clone(), what, done: 0, idle: 0 };
         let index = self.insert(p);
         self.push_transfer(index);
     }
@@ -319,7 +319,7 @@ impl Ring {
 
     /// Starts another operation on a file.
     pub(crate) fn plain(&self, token: Token, fd: &Kept, entry: squeue::Entry) {
-        let index = self.insert(Pending::Plain { token, _fd: fd.share() });
+        let index = self.insert(Pending::Plain { token, _fd: fd.clone() });
         self.push(entry.user_data(u64::from(index)));
     }
 

@@ -17,7 +17,7 @@ mod signature;
 mod soon;
 mod users;
 
-pub use crate::blocking::is_closing;
+pub use crate::blocking::{Closings, is_closing};
 pub use answers::ask;
 pub use below::{Below, Part, above, below, below_bytes, used_beside};
 pub use content::{Contents, Found};
@@ -43,6 +43,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use weir_disk::Losses;
 use weir_mem::Slice;
+use weir_reactor::try_current_id;
 
 /// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
 const EXCLUSIVE: i32 = 0o200;
@@ -427,12 +428,13 @@ impl Held {
     }
 }
 
-/// Closing asks the file system: where that may have the caller wait, a thread does it.
+/// Closing asks the file system: where that may have the caller wait, a thread does it. Who is the last to close a block device has
+/// everything written that anybody has written to it, maybe by this very reactor.
 impl Drop for Held {
     fn drop(&mut self) {
         // SAFETY: the field is not used again.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if self.slow {
+        if self.slow || self.is_block() && try_current_id().is_some() {
             close(file);
         }
     }

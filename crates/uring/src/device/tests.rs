@@ -179,3 +179,55 @@ fn new_files_and_directories_are_their_owners() {
     assert_eq!(device.read(0, 8192).expect("it is read")[4095..4097], [0, 7]);
     assert!(device.read(PAGE, 8192).is_err(), "there is no more");
 }
+
+/// A loop device, which goes with its scope.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(file: &Path) -> Option<Loop> {
+        let out = Command::new("losetup").args(["-f", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(out.stdout).ok()?;
+        out.status.success().then(|| Loop(name.trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        drop(Command::new("losetup").arg("-d").arg(&self.0).status());
+    }
+}
+
+/// Who is the last to close one has everything written, which may wait for this reactor.
+#[test]
+fn a_reactor_has_a_thread_close_a_block_device() {
+    let dir = Dir::new("closed");
+    let Some(device) = Loop::new(&dir.file("image", &[7; 1 << 20])) else {
+        return eprintln!("skipped: no loop devices");
+    };
+    let path = device.0.as_path();
+    let ring = crate::Ring::new().expect("a ring");
+    let reactor = weir_reactor::Reactor::new(std::rc::Rc::new(ring.clone()));
+    let _alone = crate::blocking::COUNTS.lock();
+    let (last, before) = (held(path), Closings::since_now());
+    drop(last);
+    assert_eq!(Closings::since_now(), before, "who may wait closes it itself");
+    let last = held(path);
+    reactor.enter(|| drop(last));
+    assert_ne!(Closings::since_now(), before, "the last one");
+    // A read that is under way when nobody has the disk any more.
+    let last = Arc::new(held(path));
+    let (before, name) = (Closings::since_now(), path.to_owned());
+    reactor.block_on(weir_reactor::PollMode::Sleep, async move {
+        let disk = crate::FileDisk::on(&ring, &name, &last).expect("a disk");
+        let (token, done) = weir_reactor::completion();
+        let buf = Slice::heap(4096);
+        disk.submit(weir_disk::DiskOp::Read { offset: 0, buf: buf.clone() }, token);
+        let remains = disk.remains();
+        drop((disk, last));
+        assert!(remains.is_open() && Closings::since_now() == before, "the read has it");
+        assert!(weir_disk::status(done.await).is_ok() && buf.to_vec() == [7; 4096]);
+        assert!(!remains.is_open());
+    });
+    assert_ne!(Closings::since_now(), before, "the read that was the last");
+    drop(held(path));
+}
