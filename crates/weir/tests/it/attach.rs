@@ -160,6 +160,13 @@ impl Target {
         child.wait().unwrap();
     }
 
+    /// Has it end in order.
+    pub(crate) fn stop(&mut self) {
+        let mut child = self.process.take().unwrap();
+        run("kill", &["-TERM", &child.id().to_string()]);
+        wait_for("the target's end", || child.try_wait().unwrap().is_some());
+    }
+
     /// Begins a command, which may be killed.
     pub(crate) fn begin(&self, line: &str) -> Child {
         self.command(line).stdout(Stdio::null()).spawn().unwrap()

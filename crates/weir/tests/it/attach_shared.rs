@@ -2,6 +2,7 @@
 //! devices, as `attach`.
 
 use crate::attach::{ALONE, Target, can, run, wait_for};
+use crate::devices::Loop;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -365,6 +366,62 @@ fn a_daemon_that_looks_for_a_device_does_not_wait_for_itself() {
         run("dd", &[&from, "of=/dev/null", "bs=64k", "count=1", "iflag=direct"]);
     }
     target.ok("detach it-self");
+    target.all_gone(&a);
+}
+
+/// A device of a pool has lost its name to a disk of the daemon's own volume, which is held until that is found, and let go of then.
+#[test]
+fn a_daemon_that_lets_go_of_a_disk_does_not_wait_for_itself() {
+    if !can() {
+        return;
+    }
+    let mut target = Target::declared(
+        "cores = [0]\n[[pool]]\nname = \"mem\"\ndevices = [{ kind = \"ram\", size = \"128M\" }]\n\
+         [[host]]\nname = \"anyone\"\nallow_any = true\n\
+         [[volume]]\nname = \"it-own\"\npool = \"mem\"\nsize = \"32M\"\n\
+         [[map]]\nhost = \"anyone\"\nvolume = \"it-own\"\n",
+    );
+    let dir = target.dir.clone();
+    let path = |name: &str| dir.join(name);
+    let (here, image, leg) = (path("here"), path("image"), path("leg"));
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let disk = Loop::new(&image).unwrap();
+    std::os::unix::fs::symlink(&disk.0, &leg).unwrap();
+    let legs = format!("--device file:{}:64M --device block:{}", here.display(), leg.display());
+    target.ok(&format!("pool create q --raid 1 {legs}"));
+    target.stop();
+    // Neither is there at the start, so that it is tried again.
+    drop(disk);
+    fs::remove_file(&leg).unwrap();
+    fs::create_dir(path("elsewhere")).unwrap();
+    fs::rename(&here, path("elsewhere/here")).unwrap();
+    let away = path("elsewhere/here");
+    target.start();
+    wait_for("it is served", || !target.ok("status --json").contains("volume/it-own"));
+    let a = target.attach("it-own");
+    let device = text(&a, "device");
+    target.ok("layer insert it-own delay time=200ms ops=read --name slow --force");
+    std::os::unix::fs::symlink(device, &leg).unwrap();
+    fs::rename(&away, &here).unwrap();
+    let state = || {
+        let shown = target.weir("pool show q --json");
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+        shown["live"]["state"].clone()
+    };
+    wait_for("it is opened without that disk", || {
+        let disk = fs::OpenOptions::new().write(true).open(device).unwrap();
+        disk.write_all_at(&[7; 1 << 20], 8 << 20).unwrap();
+        wait_for("it is held", || has_open(&target.dir, device) || state() == "degraded");
+        drop(disk);
+        state() == "degraded"
+    });
+    let log = fs::read_to_string(target.dir.join("log")).unwrap();
+    assert!(!log.contains("is held up"), "{log}");
+    target.ok("layer remove it-own slow");
+    let from = format!("if={device}");
+    run("dd", &[&from, "of=/dev/null", "bs=64k", "count=1", "iflag=direct"]);
+    wait_for("it is let go of", || !has_open(&target.dir, device));
+    target.ok("detach it-own");
     target.all_gone(&a);
 }
 

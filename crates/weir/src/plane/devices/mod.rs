@@ -25,6 +25,7 @@ pub(crate) use below::To;
 pub(crate) use label::whole;
 pub(crate) use lent::Lending;
 pub(crate) use protected::Make;
+pub(in crate::plane) use taken::closed;
 use taken::{DEADLINE, check_waited};
 pub(crate) use taken::{Taken, Waited, remove};
 

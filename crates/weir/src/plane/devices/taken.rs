@@ -1,16 +1,28 @@
 //! Devices that are taken on threads of their own, for somebody who waits or has given up.
 
-use super::{Entry, Holds, Owner, Wait, lock, plain, unusable};
+use super::{AGAIN, Entry, Holds, Owner, PATIENCE, Wait, lock, plain, unusable};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_control::{Code, Error, Result};
 use weir_uring::Held;
-use weir_uring::device::Made;
+use weir_uring::device::{Closings, Made};
 
 /// How long a device may take to be opened and looked at.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Does something that may let go of devices, and waits until these are closed, as long as one may reasonably take: reactors have
+/// threads do that, and whoever is told that a device is let go of uses it at once.
+pub(in crate::plane) async fn closed<R>(work: impl Future<Output = R>) -> R {
+    let since = Closings::since_now();
+    let done = work.await;
+    let begun = Instant::now();
+    while !since.are_over() && begun.elapsed() < PATIENCE {
+        tokio::time::sleep(AGAIN).await;
+    }
+    done
+}
 
 impl Holds {
     /// Does something that may wait for a file system or driver, on a thread of its own.

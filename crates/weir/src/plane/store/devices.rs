@@ -2,7 +2,7 @@
 
 use super::open::failed;
 use super::{Node, OpenPool, Pool};
-use crate::plane::devices::{Make, Owner, in_use};
+use crate::plane::devices::{Make, Owner, closed, in_use};
 use crate::plane::local::Local;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -166,7 +166,7 @@ impl Node {
             return self.size_maps(pool).await;
         }
         let action = action.clone();
-        self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
+        let work = self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
             Box::pin(async move {
                 let done = match action {
                     DeviceAction::Put { .. } => Ok(()),
@@ -179,8 +179,8 @@ impl Node {
                 p.let_go();
                 done.map_err(|e| wrong(&e))
             })
-        })
-        .await?;
+        });
+        closed(work).await?;
         self.size_maps(pool).await
     }
 }

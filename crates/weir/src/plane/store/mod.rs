@@ -16,7 +16,7 @@ mod scrub;
 
 pub(crate) use leaf::{KIND, Kind};
 
-use super::devices::{Holds, Owner};
+use super::devices::{Holds, Owner, closed};
 use super::local::{Local, on};
 use super::node::Node;
 use form::{Wrapped, Wrapping};
@@ -222,7 +222,7 @@ impl Node {
             return Ok(pool.devices.iter().map(as_known).collect());
         }
         let owner = Owner::Pool(pool.name.clone());
-        let opened = self.try_open_store(pool, lacking).await;
+        let opened = closed(self.try_open_store(pool, lacking)).await;
         if opened.is_err() && pool.protection.as_ref().is_some_and(|p| p.formatted) {
             // Tools may look at them meanwhile.
             self.holds.release_all(&owner);
