@@ -4,6 +4,7 @@ use super::devices::{Holds, Lending};
 use super::layers::Edits;
 use super::moves::{self, Movings};
 use super::store::{self, OpenPools};
+use super::unanswered::Unanswered;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -51,6 +52,7 @@ pub(crate) struct Local {
     pub(crate) holds: Arc<Holds>,
     /// The disks of this reactor that were made of it.
     pub(crate) lending: Lending,
+    unanswered: Unanswered,
     /// Protected pools that live here.
     pub(crate) stores: OpenPools,
     /// Changes of layers that are not decided upon.
@@ -104,22 +106,27 @@ impl Local {
         Ok(self.lending.lend(held.identity(), FileDisk::on(&self.ring, name, held)?))
     }
 
-    /// A disk that may only be read and that nobody holds, to look at what it is. None: it does not answer.
+    /// A disk that may only be read and that nobody holds, to look at what it is. None: it does not answer, or has not since it was
+    /// looked at before.
     pub(crate) async fn glance(&self, path: &Path) -> Option<std::io::Result<Glanced>> {
         let o = OpenOptions { create: false, len: None, direct: true, read_only: true };
-        let to = path.to_owned();
+        let (to, unanswered) = (path.to_owned(), self.unanswered.all());
         let open = move || {
+            let there = std::fs::metadata(&to)?;
+            if Identity::of(&there).is_some_and(|i| unanswered.contains(&i)) {
+                return Ok(None);
+            }
             let opened = Opened::open(&to, o)?;
             // Both ask the file system, or driver.
             let (identity, name) = (opened.identity()?, opened.lasting_name());
-            Ok((opened, identity, name))
+            Ok(Some((opened, identity, name)))
         };
-        let at = |(opened, identity, name)| Glanced {
-            disk: Rc::new(FileDisk::of(&self.ring, opened)),
-            identity,
-            name,
+        let at = |(opened, identity, name)| {
+            let disk = Rc::new(FileDisk::of(&self.ring, opened));
+            self.unanswered.look(identity, &disk);
+            Glanced { disk, identity, name }
         };
-        Some(look(path, open).await?.map(at))
+        Some(look(path, open).await?.transpose()?.map(at))
     }
 
     /// Runs `f` with what layers are built from.
@@ -272,6 +279,7 @@ fn run(
         graphs: RefCell::default(),
         holds: start.holds,
         lending: Lending::default(),
+        unanswered: Unanswered::default(),
         stores: RefCell::default(),
         edits: Edits::default(),
         moves: RefCell::default(),

@@ -16,6 +16,7 @@ mod seam;
 mod sizes;
 mod status;
 mod store;
+mod unanswered;
 mod watchdog;
 
 pub(crate) use node::{Node, NodeConfig};

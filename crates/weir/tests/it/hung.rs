@@ -4,6 +4,7 @@ use crate::common::lossy::{Disks, Nature, can_mount};
 use crate::common::{Beside, Daemon, noise};
 use crate::devices::{Loop, faults};
 use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 const MIB: usize = 1 << 20;
@@ -122,6 +123,37 @@ fn disks_that_hang_keep_no_pool_waiting_that_looks_for_its_device() {
     disks.switch().thaw();
     d.stop();
     std::fs::rename(format!("{last}.moved"), &last).expect("renamed");
+    d.is_clean(2);
+}
+
+/// A pool lacks its device, and a disk that is nobody's hangs each time that it is looked for: the read that began first goes on.
+#[test]
+fn a_disk_that_hangs_is_opened_once_however_often_it_is_looked_at() {
+    let Some((mut d, disks, data)) = node("hung-asked") else { return };
+    let Some(disk) = uncached(&disks) else { return };
+    let last = d.json("pool show good")["devices"][1]["path"].as_str().expect("a path").to_owned();
+    d.kill();
+    std::fs::create_dir(d.path("away")).expect("a directory");
+    std::fs::rename(&last, d.path("away/disk")).expect("renamed");
+    let switch = disks.switch();
+    switch.freeze();
+    d.start();
+    let number = std::fs::metadata(&disk.0).expect("it is there").rdev();
+    let is_it =
+        |f: &std::fs::DirEntry| std::fs::metadata(f.path()).is_ok_and(|m| m.rdev() == number);
+    let opened = || {
+        let all = std::fs::read_dir(format!("/proc/{}/fd", d.pid())).expect("its descriptors");
+        all.flatten().filter(is_it).count()
+    };
+    d.until("it is looked at", || opened() > 0);
+    (0..3).for_each(|_| d.tried_again());
+    d.until("it is open once", || opened() == 1);
+    switch.thaw();
+    d.until("it has answered", || opened() == 0);
+    std::fs::rename(d.path("away/disk"), &last).expect("renamed");
+    d.until("it is opened", || faults(&d).is_empty());
+    assert!(d.read("g", MIB) == data);
+    d.stop();
     d.is_clean(2);
 }
 
