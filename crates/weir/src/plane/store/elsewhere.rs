@@ -3,29 +3,22 @@
 use super::kind::may_be;
 use super::known::{Known, Name, Standing, age, best_of};
 use super::open::Found;
+use super::seen::{Seen, is_still, see};
 use crate::plane::devices::Owner;
-use crate::plane::local::{Glanced, Local, look};
-use rustix::io::Errno;
+use crate::plane::local::{Local, look};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
-use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_control::Code;
 use weir_control::model::{Device, DeviceKind, Pool};
-use weir_reactor::{sleep, spawn, timeout};
-use weir_store::{LogEnd, StoreError, Told};
+use weir_reactor::spawn;
+use weir_store::{LogEnd, Told};
 use weir_uring::Identity;
 use weir_uring::device::same_name;
 
 /// Files looked at in a directory, at most.
 const MOST_FILES: usize = 256;
-/// How long somebody else's disk may keep a pool waiting: to be opened, and to give its label.
-const GLANCE: Nanos = 5 * SECONDS;
-/// How long a device of the pool that is elsewhere may take to tell how far it has come.
-const LOG: Nanos = 60 * SECONDS;
-/// After how long one that cannot be read is asked again. It is not open meanwhile, so that whoever takes it away need not wait.
-const AGAIN: Nanos = 500 * MILLIS;
 /// Paths that are looked at side by side.
 const AT_ONCE: usize = 16;
 
@@ -58,115 +51,6 @@ struct Here {
     /// What it says to be.
     device: u64,
     standing: Standing,
-}
-
-/// What carries the pool's label elsewhere.
-struct Labelled {
-    device: u64,
-    /// Its superblock, if that can be read.
-    seq: Option<u64>,
-    /// How far it has come, if that can be read.
-    end: Option<LogEnd>,
-    /// What the operating system tells it from others by.
-    name: Option<String>,
-}
-
-/// What was seen at a path.
-enum Seen {
-    /// A device that the pool has, by another of its names.
-    Own,
-    /// It was read, and is none of the pool.
-    Foreign,
-    /// It carries the pool's label.
-    Ours(Labelled),
-    /// There is nothing, or nothing that this process may open.
-    Closed,
-    /// It did not answer, or cannot be read.
-    Silent,
-}
-
-impl Seen {
-    fn device(&self) -> Option<u64> {
-        match self {
-            Seen::Ours(l) => Some(l.device),
-            _ => None,
-        }
-    }
-
-    fn end(&self) -> Option<&LogEnd> {
-        match self {
-            Seen::Ours(l) => l.end.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// Whether what was read says that it is no device which the pool lacks. An error says nothing of the kind, nor does time.
-    fn is_nothing_missing(&self) -> bool {
-        matches!(self, Seen::Own | Seen::Foreign)
-    }
-}
-
-/// Whether the error of an opening says that nothing is there that may be a device, or nothing that this process may have. None that a
-/// disk gives, or its driver, does.
-fn is_an_answer(e: &std::io::Error) -> bool {
-    let of_names = [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::PERM];
-    // A drive without a disk, and a copy that another machine writes to.
-    let of_drives = [Errno::NOMEDIUM, Errno::MEDIUMTYPE];
-    Errno::from_io_error(e).is_none_or(|n| of_names.contains(&n) || of_drives.contains(&n))
-}
-
-/// The pool, and which of its devices something says to be.
-type Says = Result<(u128, u64), StoreError>;
-
-/// What is at a path, and what it says to be: one thing, of which nobody knows what it is as long as it cannot be read.
-async fn opened(local: &Local, path: &str, own: &[Identity]) -> Result<(Glanced, Says), Seen> {
-    let mut unread: Option<Identity> = None;
-    loop {
-        let at = match local.glance(Path::new(path)).await {
-            Some(Ok(at)) => at,
-            // What was there before did not say what it is.
-            Some(Err(_)) if unread.is_some() => return Err(Seen::Silent),
-            Some(Err(e)) if is_an_answer(&e) => return Err(Seen::Closed),
-            Some(Err(_)) => return Err(Seen::Silent),
-            None => return Err(Seen::Silent),
-        };
-        if own.contains(&at.identity) {
-            return Err(Seen::Own);
-        }
-        if unread.is_some_and(|u| u != at.identity) {
-            return Err(Seen::Silent);
-        }
-        if !weir_store::is_unreadable(&at.disk).await {
-            let label = weir_store::label_of(&at.disk).await;
-            return Ok((at, label.map(|l| (l.pool, l.device))));
-        }
-        unread = Some(at.identity);
-        drop(at);
-        sleep(AGAIN).await;
-    }
-}
-
-/// What is at a path.
-async fn see(local: Rc<Local>, path: String, pool: u128, own: Rc<[Identity]>) -> Seen {
-    let (at, label) = match timeout(GLANCE, opened(&local, &path, &own)).await {
-        Err(_) => return Seen::Silent,
-        Ok(Err(seen)) => return seen,
-        Ok(Ok(found)) => found,
-    };
-    match label {
-        Ok((of, _)) if of != pool => Seen::Foreign,
-        // It is nobody else's: what it has is waited for as long as of those that are there.
-        Ok((_, device)) => {
-            let end = timeout(LOG, weir_store::log_end(&at.disk)).await;
-            let end = end.ok().and_then(Result::ok);
-            let seq = end.as_ref().map(|end| end.seq);
-            let end = end.filter(|end| !end.unread);
-            Seen::Ours(Labelled { device, seq, end, name: at.name })
-        }
-        Err(StoreError::Io(_) | StoreError::Unread(_)) => Seen::Silent,
-        // Most are nobody's of the pool.
-        Err(_) => Seen::Foreign,
-    }
 }
 
 /// What a path leads to, and what follows of that for the pool.
@@ -445,11 +329,9 @@ impl<'a> Search<'a> {
         if self.is_sure(l.device) {
             return Elsewhere::Other;
         }
-        // One that has left the pool is none that it lacks. Those here do not know what has come to it since.
+        // One that has left the pool is none that it lacks.
         let Some(end) = l.end else {
-            let has_left = self.newest().await.is_some_and(|t| {
-                l.seq.is_some_and(|seq| seq <= t.seq) && !t.members.contains(&l.device)
-            });
+            let has_left = l.has_left(self.newest().await.as_ref());
             return if has_left { Elsewhere::Copy } else { Elsewhere::Unread };
         };
         let at = self.at(l.device);
@@ -474,39 +356,17 @@ impl<'a> Search<'a> {
         };
         // Another one may have the path since.
         let name = held.lasting_name().map(str::to_owned);
-        match self.local.disk(Path::new(path), &held) {
-            Ok(disk) if is_it && name == l.name => {
+        let disk = self.local.disk(Path::new(path), &held).ok().filter(|_| is_it && name == l.name);
+        let otherwise = match disk {
+            Some(disk) if is_still(&disk, (self.id, l.device), &end).await => {
                 let standing = Standing { end: Some(end), name: Name::Recorded };
                 let found = Found { path: path.into(), disk, name, identity: held.identity() };
-                Elsewhere::Renamed(Box::new(Here { found, device: l.device, standing }))
+                return Elsewhere::Renamed(Box::new(Here { found, device: l.device, standing }));
             }
-            _ => {
-                self.local.holds.release_path(self.owner, Path::new(path));
-                if_no_other
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_driver_says_is_no_answer() {
-        let of = |n: Errno| is_an_answer(&n.into());
-        assert!([Errno::NOENT, Errno::ACCESS, Errno::NOMEDIUM].into_iter().all(of));
-        let drivers = [Errno::IO, Errno::NXIO, Errno::NODEV, Errno::TIMEDOUT, Errno::STALE];
-        assert!(!drivers.into_iter().any(of));
-        assert!(is_an_answer(&std::io::Error::other("a directory")));
-    }
-
-    #[test]
-    fn what_is_in_use_is_cleared_by_what_was_read_alone() {
-        assert!(Seen::Own.is_nothing_missing() && Seen::Foreign.is_nothing_missing());
-        let ours = Seen::Ours(Labelled { device: 1, seq: None, end: None, name: None });
-        for seen in [Seen::Silent, Seen::Closed, ours] {
-            assert!(!seen.is_nothing_missing());
-        }
+            Some(_) => Elsewhere::Silent,
+            None => if_no_other,
+        };
+        self.local.holds.release_path(self.owner, Path::new(path));
+        otherwise
     }
 }

@@ -13,6 +13,7 @@ mod open;
 mod record;
 mod reserved;
 mod scrub;
+mod seen;
 
 pub(crate) use leaf::{KIND, Kind};
 
