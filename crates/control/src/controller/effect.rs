@@ -372,9 +372,14 @@ impl Controller {
     /// there, and this is to be asked for again. Until then it is waited for.
     pub(super) async fn finish_deletion(&self, name: &str, until: Instant) -> Result<Arc<Model>> {
         let object = format!("volume/{name}");
-        let model = self.model();
-        let volume = model.volume(name)?;
         let done = async {
+            if self.model().volume(name)?.migration.is_some() {
+                // Of the place that it has left, nobody knows after the volume.
+                self.try_clear(name).await?;
+            }
+            let model = self.model();
+            let is_still = |v: &&Volume| v.migration.is_none();
+            let Some(volume) = model.volumes.get(name).filter(is_still) else { return Ok(model) };
             self.check_open(&volume.pool)?;
             self.close_volume(name).await?;
             if !has(Bug::AwayIsEmpty) {

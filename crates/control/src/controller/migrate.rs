@@ -9,7 +9,7 @@ use crate::dataplane::{Decision, ImageWish, Place};
 use crate::live::{MigrationLive, MigrationProgress, Pace};
 use crate::model::{
     AdoptSpec, Change, IMAGES, Layout, Migration, MigrationPatch, MigrationSpec, MigrationStage,
-    Volume,
+    Volume, VolumeState,
 };
 
 /// How often migrations are looked at.
@@ -316,12 +316,18 @@ impl Controller {
                     r.next = Some(Instant::now() + RETRY);
                     r.waits = Some(e.to_string());
                 });
+                let hint = match self.up().volumes.contains(name) {
+                    true => "it is tried again every few seconds; hosts are not affected",
+                    false => {
+                        "it is tried again every few seconds; `weir volume delete` gives up the volume with both its places"
+                    }
+                };
                 let e = Error::new(
                     e.code,
                     format!("the migration of `{name}` leaves something behind"),
                 )
                 .because(e)
-                .hint("it is tried again every few seconds; hosts are not affected");
+                .hint(hint);
                 let known = self.up().faults.insert(object.clone(), e.clone());
                 if known.as_ref() != Some(&e) {
                     self.events.publish("error", &object, &e.to_string());
@@ -330,15 +336,21 @@ impl Controller {
         }
     }
 
-    async fn try_clear(&self, name: &str) -> Result<()> {
+    pub(super) async fn try_clear(&self, name: &str) -> Result<()> {
         let model = self.model();
         let v = model.volume(name)?;
         let Some(m) = &v.migration else { return Ok(()) };
         if m.stage == MigrationStage::Copying {
             return Ok(());
         }
-        self.check_places(&model, v)?;
-        if m.stage == MigrationStage::Leaving {
+        if v.state == VolumeState::Deleting {
+            // Both places are given up, whatever became of the other one.
+            self.check_pool_up(&m.pool)?;
+            self.check_open(&m.pool)?;
+        } else {
+            self.check_places(&model, v)?;
+        }
+        if m.stage == MigrationStage::Leaving && v.state != VolumeState::Deleting {
             // What it has left is all there is of it where the new place has lost it, in whole or in part.
             if !has(Bug::ClearedUnopened) {
                 self.check_open_whole(name)?;

@@ -177,9 +177,16 @@ impl Volume {
     }
 }
 
-fn migrating(name: &str) -> Error {
-    Error::new(Code::VolumeMigrating, format!("volume `{name}` is being migrated"))
-        .hint(format!("wait until it has moved, or stop it: weir migrate cancel {name}"))
+fn migrating(name: &str, stage: MigrationStage) -> Error {
+    let e = Error::new(Code::VolumeMigrating, format!("volume `{name}` is being migrated"));
+    match stage {
+        MigrationStage::Copying => {
+            e.hint(format!("wait until it has moved, or stop it: weir migrate cancel {name}"))
+        }
+        MigrationStage::Leaving | MigrationStage::Undoing => e
+            .because("space in its other place is still being given back")
+            .hint("`weir migrate show` tells how that stands"),
+    }
 }
 
 /// What is said of a volume that is being made smaller.
@@ -218,8 +225,17 @@ impl Model {
     /// Refuses what cannot be done to a volume on its way.
     pub(crate) fn check_unmoved(&self, name: &str) -> Result<()> {
         match &self.volume(name)?.migration {
-            Some(_) => Err(migrating(name)),
+            Some(m) => Err(migrating(name, m.stage)),
             None => Ok(()),
+        }
+    }
+
+    /// Refuses what cannot be done to a volume while it is copied. Once it is in one place it may be given up: the other place may
+    /// be waited for in vain.
+    pub(super) fn check_not_copied(&self, name: &str) -> Result<()> {
+        match &self.volume(name)?.migration {
+            Some(m) if m.stage == MigrationStage::Copying => Err(migrating(name, m.stage)),
+            _ => Ok(()),
         }
     }
 

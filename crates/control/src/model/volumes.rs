@@ -430,7 +430,7 @@ impl Model {
         if self.volume(name)?.state == VolumeState::Deleting {
             return Ok(Vec::new());
         }
-        self.check_unmoved(name)?;
+        self.check_not_copied(name)?;
         if let Some(m) = self.maps.iter().find(|m| m.volume == name) {
             return Err(Error::new(Code::VolumeMapped, format!("volume `{name}` is still mapped"))
                 .because(format!("host `{}` sees it as LUN {}", m.host, m.lun))

@@ -138,6 +138,27 @@ async fn a_place_that_is_cleared_unopened_is_caught() {
     assert!(cleared);
 }
 
+/// The same, and it never opens again: somebody gives it up, with both its places.
+#[tokio::test]
+async fn a_moved_volume_that_never_opens_can_be_deleted() {
+    for protected in [true, false] {
+        let (_dir, c, fake) = node_without("open_volume v", protected, true).await;
+        fake.state().tells_snapshots = true;
+        tried_again(&c).await;
+        let waits = c.execute(Command::DeletePool { name: "lost".into() }).await;
+        assert_eq!(waits.expect_err("it has the other place").code, Code::PoolInUse);
+        c.execute(delete_volume("v")).await.expect("it is given up");
+        until("it is gone", async || c.model().volumes.is_empty()).await;
+        for call in ["clear_place v", "delete_volume_data v"] {
+            assert!(called(&fake, call), "{call}, protected {protected}");
+        }
+        for name in ["lost", "here"] {
+            c.execute(Command::DeletePool { name: name.into() }).await.expect("nothing is in it");
+        }
+        assert_eq!(c.status().await.expect("a status").faults, []);
+    }
+}
+
 fn called(fake: &Fake, call: &str) -> bool {
     fake.state().calls.iter().any(|c| c == call)
 }
