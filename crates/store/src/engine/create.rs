@@ -52,9 +52,11 @@ impl PoolSpec {
     }
 }
 
-/// Pages for the table of slabs: enough for the pool to grow a good deal.
-fn table_pages(slabs: u64) -> u64 {
-    (slabs * 4 * slab::RECORD as u64).div_ceil(PAYLOAD as u64) + 2
+/// Pages for the table of slabs: enough for four times the slabs, and devices with all their spares in use.
+fn table_pages(slabs: u64, devices: u64, spares: u64) -> u64 {
+    let remaps = devices.saturating_mul(spares).saturating_mul(slab::REMAP as u64);
+    (slabs * slab::RECORD as u64).saturating_add(remaps).saturating_mul(4).div_ceil(PAYLOAD as u64)
+        + 2
 }
 
 /// Where the slabs of a pool go: on the devices with the most room, so that mirrored pairs form and
@@ -104,7 +106,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
     let mut layouts = Vec::new();
     for d in disks {
         let blocks = d.len() / BLOCK as u64;
-        let table = table_pages(slabs_at_most);
+        let table = table_pages(slabs_at_most, disks.len() as u64, spec.spares);
         let layout = Layout::plan(blocks, spec.slab_shift, spec.log_pages, table, spec.spares);
         let Some(layout) = layout else {
             return request(format!(

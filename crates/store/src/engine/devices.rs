@@ -529,6 +529,8 @@ impl Pool {
                 }
             }))
             .await?;
+            // What was given up so that it could be cleared is made again.
+            i.upkeep.spread.set(true);
             // What could not be done about it has not failed any more.
             i.upkeep.forget(number);
             Ok(())

@@ -113,7 +113,7 @@ impl Inner {
     /// Lets a spare block of the device take the place of one that does not hold what is written.
     async fn replace(&self, d: &Rc<Device>, at: u64, data: &Slice) -> IoResult {
         let spare = d.spares_used.get();
-        if u64::from(spare) >= d.layout.spares {
+        if u64::from(spare) >= d.layout.spares || !self.may_replace() {
             return Err(IoError::NoSpace);
         }
         d.spares_used.set(spare + 1);

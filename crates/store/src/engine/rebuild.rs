@@ -18,6 +18,9 @@ use std::rc::Rc;
 use weir_base::IoError;
 use weir_reactor::{now, patience, sleep};
 
+/// Spares of a device for which the table of slabs keeps room when the pool grows; more are used while it has some left.
+const SPARES: u64 = 32;
+
 impl Inner {
     /// Brings a device up to date that missed something.
     pub(super) async fn bring_back(self: &Rc<Self>, d: &Rc<Device>) -> StoreResult {
@@ -337,18 +340,38 @@ impl Inner {
         2 * self.reserve() + nodes + 256.min(self.space.borrow().total() / 4)
     }
 
-    /// New slabs that what is vacant makes possible.
-    pub(super) fn new_slabs(&self) -> Vec<[Option<Placement>; 2]> {
+    /// Bytes that the table of slabs has room for, which has a fixed place on each device, and those that slabs and what lives in
+    /// spares take of them.
+    fn table_room(&self) -> (u64, u64) {
         let devices = self.devices.borrow();
         let members = devices.iter().filter(|d| d.state.get() != MemberState::Gone);
-        let pages = members.clone().map(|d| d.layout.table_pages).min().unwrap_or(0);
-        let remaps: u64 = members.map(|d| d.layout.spares).sum();
-        // The table of slabs has a fixed place.
-        let bytes = (pages * page::PAYLOAD as u64).saturating_sub(8 + remaps * REMAP as u64);
+        let pages = members.map(|d| d.layout.table_pages).min().unwrap_or(0);
+        let remaps: usize = devices.iter().map(|d| d.remap.borrow().len()).sum();
+        let slabs = self.space.borrow().slabs.len();
+        (pages * page::PAYLOAD as u64, (8 + slabs * RECORD + remaps * REMAP) as u64)
+    }
+
+    /// There is room to note one more block that lives in a spare.
+    pub(super) fn may_replace(&self) -> bool {
+        let (room, used) = self.table_room();
+        used + REMAP as u64 <= room
+    }
+
+    /// New slabs that what is vacant makes possible.
+    pub(super) fn new_slabs(&self) -> Vec<[Option<Placement>; 2]> {
+        let (room, used) = self.table_room();
+        let devices = self.devices.borrow();
+        let members = devices.iter().filter(|d| d.state.get() != MemberState::Gone);
+        // Pools of older programs may have no room for all.
+        let spares =
+            |d: &Device| d.layout.spares.saturating_sub(d.remap.borrow().len() as u64).min(SPARES);
+        let kept: u64 = members.map(|d| spares(d) * REMAP as u64).sum();
         drop(devices);
         let space = self.space.borrow();
         let there = space.slabs.iter().filter(|s| s.exists()).count() as u64;
-        let most = (bytes / RECORD as u64).min(MAX_VBN >> space.shift).saturating_sub(there);
+        // Places of slabs that were given up are used again.
+        let places = space.slabs.len() as u64 + room.saturating_sub(used + kept) / RECORD as u64;
+        let most = places.min(MAX_VBN >> space.shift).saturating_sub(there);
         drop(space);
         self.view().grow(most as usize)
     }

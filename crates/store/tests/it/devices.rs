@@ -431,6 +431,52 @@ fn a_device_is_drained_and_removed() {
     b.proves(p, &[0, 2], &[&[0], &[2]], &[(0, 1), (1, 2), (2, 3)]);
 }
 
+/// A pool of small devices with as many spares as pools have, on the first of them, and its bytes.
+fn with_spares(b: &Bench, devices: usize) -> (Pool, u64) {
+    let disks = b.disks(&(0..devices).collect::<Vec<_>>());
+    let spec = PoolSpec { spares: PoolSpec::fitting(0, 2, 0).spares, ..spec(2) };
+    b.run(async move {
+        create(&disks, &spec).await.unwrap();
+        let p = Pool::open(disks, options()).await.unwrap();
+        p.settled().await.unwrap();
+        let total = p.status().total;
+        (p, total)
+    })
+}
+
+#[test]
+fn what_a_drain_gives_up_is_made_again_when_it_is_cancelled() {
+    let b = Bench::new(8);
+    let (p, total) = with_spares(&b, 8);
+    b.run(async move {
+        for n in [0, 5] {
+            p.drain(n).await.unwrap();
+            p.settled().await.unwrap();
+            assert!(p.status().total < total, "set-up");
+            p.cancel(n).await.unwrap();
+            p.settled().await.unwrap();
+            assert_eq!(p.status().total, total);
+        }
+    });
+}
+
+#[test]
+fn each_device_that_is_added_makes_a_pool_larger() {
+    let b = Bench::new(16);
+    let (p, two) = with_spares(&b, 2);
+    for n in (2..16).step_by(2) {
+        let (q, new) = (p.clone(), [b.disk(n), b.disk(n + 1)]);
+        let total = b.run(async move {
+            for d in new {
+                q.add(d).await.unwrap();
+            }
+            q.settled().await.unwrap();
+            q.status().total
+        });
+        assert_eq!(total, two * (n as u64 / 2 + 1), "{} devices", n + 2);
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let b = Bench::new(4);
