@@ -37,6 +37,8 @@ pub(crate) struct Dataset {
     pub(crate) shape: WaitChannel,
     /// How often it got another map.
     pub(crate) maps: Cell<u64>,
+    /// The last read met a hole: the next one is likely to.
+    pub(crate) met_hole: Cell<bool>,
     /// Blocks of writes that failed with the whole pool: whether they happened is decided when it is opened again.
     pub(crate) undecided: RefCell<Ranges>,
     /// Newest page of the dead list, and blocks on the list.
@@ -66,6 +68,7 @@ impl Dataset {
             locks: Rc::default(),
             shape: WaitChannel::new(1),
             maps: Cell::new(0),
+            met_hole: Cell::new(true),
             undecided: RefCell::default(),
             dead: Cell::new((r.dead, r.dead_count)),
             newly_dead: RefCell::default(),

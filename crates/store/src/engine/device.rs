@@ -270,13 +270,12 @@ impl Device {
     /// Starts the write of whole blocks; the completions go to `out`.
     pub(crate) fn submit_write(&self, block: u64, buf: &Slice, out: &mut Vec<Pending>) {
         let Some(disk) = &self.disk else { return };
-        let buf = if self.takes(buf) {
-            buf.clone()
-        } else {
+        let copy = (!self.takes(buf)).then(|| {
             let copy = Slice::heap(buf.len());
             copy.copy_from(0, buf, 0, buf.len());
             copy
-        };
+        });
+        let buf = copy.as_ref().unwrap_or(buf);
         for (at, n, from) in self.pieces(block, (buf.len() / BLOCK) as u64) {
             let part = match n as usize * BLOCK == buf.len() {
                 true => buf.clone(),
@@ -425,7 +424,9 @@ impl Pending {
 impl Drop for Pending {
     /// Nobody waits for it any more; it has not ended.
     fn drop(&mut self) {
-        self.late.borrow_mut().extend(self.done.take());
+        if let Some(late) = self.done.take() {
+            self.late.borrow_mut().push(late);
+        }
     }
 }
 

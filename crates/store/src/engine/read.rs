@@ -8,12 +8,21 @@ use crate::format::dataset::MapRoot;
 use crate::format::tree::{self, LEAF, MapEntry};
 use crate::format::{BLOCK, Block, DataSum};
 use crate::planted::{Bug, has};
+use std::borrow::Cow;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::fill_sums;
 use weir_codec::crc32c;
 use weir_mem::Slice;
 use weir_reactor::CompletionFuture;
+
+/// `count` blocks from block `at` on of a buffer; most often all of it.
+pub(super) fn part_of(buf: &Slice, at: usize, count: usize) -> Cow<'_, Slice> {
+    match at == 0 && count * BLOCK == buf.len() {
+        true => Cow::Borrowed(buf),
+        false => Cow::Owned(buf.sub(at * BLOCK, count * BLOCK)),
+    }
+}
 
 /// What became of a read from one copy.
 enum Got {
@@ -166,6 +175,7 @@ impl Inner {
             n += 1;
         }
         if !first.is_data() {
+            ds.met_hole.set(true);
             let part = buf.sub(at * BLOCK, n * BLOCK);
             part.fill(0);
             if let Some(s) = sums {
@@ -173,7 +183,7 @@ impl Inner {
             }
             return Ok(Got::Blocks(n));
         }
-        let part = buf.sub(at * BLOCK, n * BLOCK);
+        let part = part_of(buf, at, n);
         let (mut good, mut late) = (0, None);
         if let Some((d, block)) = self.choose(first.vbn) {
             match d.read_into(block, &part, self.options.deadline).await {

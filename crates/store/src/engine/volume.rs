@@ -74,16 +74,13 @@ impl StoreVolume {
     }
 
     /// Runs an I/O on it, which counts as being under way until it is over. Reads see to that themselves, piece by piece.
-    fn run<F>(&self, io: impl FnOnce(Rc<Open>) -> F + 'static) -> IoFuture<'_>
-    where
-        F: Future<Output = IoResult> + 'static,
-    {
+    fn run(&self, io: impl AsyncFnOnce(&Open) -> IoResult + 'static) -> IoFuture<'_> {
         let v = self.now();
         let user = v.pool.user();
         IoFuture::new(async move {
             let _user = user;
             // Made here, so that it is not moved: it is large.
-            io(v).await
+            io(&v).await
         })
     }
 }
@@ -275,7 +272,7 @@ impl Open {
         }
     }
 
-    async fn write_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
+    async fn write_whole(&self, at: u64, buf: &Slice, sums: Option<&Slice>) -> IoResult {
         let (lba, count) = (at / B, buf.len() as u64 / B);
         let locked = if has(Bug::LastBlockUnlocked) { (count - 1).max(1) } else { count };
         loop {
@@ -283,7 +280,7 @@ impl Open {
             self.still_has(at, buf.len() as u64)?;
             let map = self.ds.maps.get();
             let of = (!has(Bug::WrittenBeyondTheEnd)).then_some(map);
-            let (buf, sums) = (buf.clone(), sums.clone());
+            let (buf, sums) = (buf.clone(), sums.cloned());
             match self.pool.write_locked(&self.ds, lba, buf, sums, of, Some(lock)).await {
                 // With another map it may have another end, also within the last block.
                 Err(IoError::Aborted) if self.ds.maps.get() != map => {}
@@ -304,10 +301,11 @@ impl Open {
         Ok(())
     }
 
-    /// Whether none of the blocks of a range was ever written, as far as is known without waiting. Only of a few blocks.
+    /// Whether none of the blocks of a range was ever written, as far as is known without waiting. Only of a few blocks, and not
+    /// after a read that met data: who looks twice for each block is slower.
     fn are_holes(&self, at: u64, len: u64) -> bool {
         let open = self.pool.suspended.get().is_some() && !has(Bug::HolesUndecided);
-        if self.pool.over.get() || open {
+        if self.pool.over.get() || open || !self.ds.met_hole.get() {
             return false;
         }
         let (first, end) = (at / B, (at + len).div_ceil(B));
@@ -316,6 +314,7 @@ impl Open {
             Found::Tree(root) => root.ptr.is_none(),
         };
         if end - first > MOST || !(first..end).all(hole) {
+            self.ds.met_hole.set(false);
             return false;
         }
         self.pool.count(|c| c.blocks_read += end - first);
@@ -342,7 +341,7 @@ impl Open {
         let (lba, count) = (at / B, buf.len() / BLOCK);
         let mut done = 0;
         while done < count {
-            let rest = buf.sub(done * BLOCK, buf.len() - done * BLOCK);
+            let rest = super::read::part_of(&buf, done, count - done);
             let more = sums.as_ref().map(|s| s.sub(done * 4, (count - done) * 4));
             let from = lba + done as u64;
             let (n, late) = {
@@ -385,22 +384,19 @@ impl Open {
             return Ok(());
         }
         if len <= PIECE {
-            return self.write_whole(at, buf, sums).await;
+            return self.write_whole(at, &buf, sums.as_ref()).await;
         }
         let parts = join_parts(len.div_ceil(PIECE) as usize, move |i| {
             let from = i as u64 * PIECE;
             let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
             let sums = sums.as_ref().map(|s| part_of(s, from, part.len()));
-            let done = self.write_whole(at + from, part, sums);
-            match from {
-                0 => IoFuture::new(done),
-                _ => IoFuture::new(async move {
-                    done.await.map_err(|e| match e {
-                        IoError::Changed(n) => IoError::Changed(n + (from / B) as u32),
-                        e => e,
-                    })
-                }),
-            }
+            IoFuture::new(async move {
+                let done = self.write_whole(at + from, &part, sums.as_ref()).await;
+                done.map_err(|e| match e {
+                    IoError::Changed(n) => IoError::Changed(n + (from / B) as u32),
+                    e => e,
+                })
+            })
         });
         parts.await
     }
@@ -446,10 +442,12 @@ impl Volume for StoreVolume {
 
     fn write(&self, at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
         let len = buf.len() as u64;
-        self.run(move |v| async move {
+        self.run(async move |v| {
             v.check(at, len, true)?;
             match (at | len).is_multiple_of(B) {
-                true => v.write_pieces(at, buf, None).await,
+                // As most are: what a longer one needs is not carried along.
+                true if (1..=PIECE).contains(&len) => v.write_whole(at, &buf, None).await,
+                true => Box::pin(v.write_pieces(at, buf, None)).await,
                 false => Box::pin(v.write_any(at, buf)).await,
             }
         })
@@ -473,13 +471,16 @@ impl Volume for StoreVolume {
     }
 
     fn write_summed(&self, at: u64, buf: Slice, sums: Slice, _fua: bool) -> IoFuture<'_> {
-        self.run(move |v| async move {
+        self.run(async move |v| {
             v.check_whole(at, &buf, &sums, true)?;
             if !v.pool.options.sum_data {
                 // None are kept: this is the last time that they are looked at.
                 compare_sums(&buf, &sums)?;
             }
-            v.write_pieces(at, buf, Some(sums)).await
+            match buf.len() as u64 <= PIECE && !buf.is_empty() {
+                true => v.write_whole(at, &buf, Some(&sums)).await,
+                false => Box::pin(v.write_pieces(at, buf, Some(sums))).await,
+            }
         })
     }
 
@@ -498,7 +499,7 @@ impl Volume for StoreVolume {
     }
 
     fn write_zeroes(&self, at: u64, len: u64, _unmap: bool) -> IoFuture<'_> {
-        self.run(move |v| async move {
+        self.run(async move |v| {
             v.check(at, len, true)?;
             match len {
                 0 => Ok(()),

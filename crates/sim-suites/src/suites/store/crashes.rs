@@ -185,6 +185,16 @@ impl Story {
         })
     }
 
+    /// Whether another device lacks the newest superblock, which this one has, and not all of this one's log can be read, which tells
+    /// whether the other had it. Then only somebody who asks for it goes on.
+    pub(crate) fn hides_log(&self, m: &SimMedium) -> bool {
+        let Some(layout) = self.layout(m.len()) else { return false };
+        let newest = |m: &SimMedium| self.newest_on(m).map_or(0, |s| s.seq);
+        let own = newest(m);
+        self.media.iter().any(|other| newest(other) < own)
+            && (0..layout.log_pages).any(|n| m.is_bad(layout.log(n) * 4096, 4096))
+    }
+
     /// Whether a device has lost superblocks that it had: it has none that is nearly as new as those of others, or as their log
     /// says that all had. One that is being written may be on some only.
     pub(crate) fn lacks_superblock(&self, m: &SimMedium) -> bool {

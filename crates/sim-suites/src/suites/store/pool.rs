@@ -357,7 +357,8 @@ impl Story {
 
     /// A fault by chance and a crash may have hit both copies of a superblock.
     fn is_hidden(&self) -> bool {
-        self.trouble == Trouble::Latent && self.hides_superblock(&self.media[self.victim])
+        let victim = &self.media[self.victim];
+        self.trouble == Trouble::Latent && (self.hides_superblock(victim) || self.hides_log(victim))
     }
 
     fn opened(&self) -> Vec<Rc<SimDisk>> {
