@@ -278,6 +278,7 @@ impl Controller {
         changes.extend(dropped);
         self.check_ready(&command, &old)?;
         self.check_none_left(&old, &new)?;
+        self.check_cleared(&old, &new)?;
         self.check_unused(&command, &old).await?;
         self.make_way(&old, &new, tells).await?;
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {

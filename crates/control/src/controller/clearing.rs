@@ -117,33 +117,72 @@ impl Controller {
         over
     }
 
+    fn is_being_cleared(&self, key: Key) -> bool {
+        self.clearings.all().get(&key).is_some_and(|c| c.over.look(Option::is_none))
+    }
+
+    /// Refuses to forget whose space it is that is being thrown away, where others may get it.
+    pub(super) fn check_cleared(&self, old: &Model, new: &Model) -> Result<()> {
+        let knows =
+            |pool: &str, key: Key| new.places_in(pool).any(|(v, _)| keys(v).contains(&Some(key)));
+        for (pool, v) in old.pools.keys().flat_map(|p| old.places_in(p).map(move |(v, _)| (p, v))) {
+            let mut all = keys(v).into_iter().flatten();
+            let is_lost = |key: Key| self.is_being_cleared(key) && !knows(pool, key);
+            if new.pools.contains_key(pool) && all.any(is_lost) {
+                let text =
+                    format!("space of volume `{}` in pool `{pool}` is being given back", v.name);
+                return Err(Error::new(Code::NotReady, text)
+                    .because("until that is over it belongs to the volume")
+                    .hint("`weir volume show` and `weir migrate show` tell how it stands; try again later"));
+            }
+        }
+        Ok(())
+    }
+
     /// A volume that is being deleted, and of which nothing is being cleared: that is to begin, or has ended.
     pub(super) fn is_to_be_deleted(&self, v: &Volume) -> bool {
-        let all = self.clearings.all();
-        let runs = all.get(&(v.naa, v.place)).is_some_and(|c| c.over.look(Option::is_none));
+        let runs = keys(v).into_iter().flatten().any(|key| self.is_being_cleared(key));
         v.state == VolumeState::Deleting && !runs && !has(Bug::ClearedUnasked)
     }
 
     /// Waits until then for the end of a deletion that a command has begun, and finishes it. The caller does not hold `changes`.
     pub(super) async fn deleted_soon(&self, name: &str, until: Instant) -> Result<Arc<Model>> {
-        let model = self.model();
-        let Some(v) = model.volumes.get(name) else { return Ok(model) };
-        let known = self.clearings.all().get(&(v.naa, v.place)).map(|c| c.over.clone());
-        if let Some(over) = known {
-            let over = over.wait_for(Option::is_some);
-            tokio::select! {
-                biased;
-                _ = timeout(until.saturating_duration_since(Instant::now()), over) => {}
-                () = self.stopping.begun() => {}
+        loop {
+            let model = self.model();
+            let Some(v) = model.volumes.get(name) else { return Ok(model) };
+            let left = v.migration.as_ref().map(|m| m.place);
+            let known = {
+                let all = self.clearings.all();
+                let of = |key| all.get(&key).map(|c| c.over.clone());
+                keys(v).into_iter().flatten().find_map(of)
+            };
+            if let Some(over) = known {
+                let over = over.wait_for(Option::is_some);
+                tokio::select! {
+                    biased;
+                    _ = timeout(until.saturating_duration_since(Instant::now()), over) => {}
+                    () = self.stopping.begun() => {}
+                }
             }
-        }
-        let Ok(_one) = self.turn().await else { return Ok(self.model()) };
-        let now = self.model();
-        match now.volumes.get(name) {
-            Some(v) if v.state == VolumeState::Deleting => {
-                self.finish_deletion(name, Instant::now()).await
+            let Ok(_one) = self.turn().await else { return Ok(self.model()) };
+            let now = self.model();
+            let now = match now.volumes.get(name) {
+                Some(v) if v.state == VolumeState::Deleting => {
+                    self.finish_deletion(name, Instant::now()).await?
+                }
+                _ => return Ok(now),
+            };
+            // After the place that it has left comes its own.
+            let goes_on =
+                now.volumes.get(name).is_some_and(|v| left.is_some() && v.migration.is_none());
+            if !goes_on || Instant::now() >= until {
+                return Ok(now);
             }
-            _ => Ok(now),
         }
     }
+}
+
+/// The places of a volume.
+fn keys(v: &Volume) -> [Option<Key>; 2] {
+    [Some((v.naa, v.place)), v.migration.as_ref().map(|m| (v.naa, m.place))]
 }

@@ -9,7 +9,7 @@ use crate::model::{
 use crate::units::format_size;
 
 /// How to be rid of a volume whose pool is not up.
-fn gone_for_good(e: Error, pool: &str) -> Error {
+pub(super) fn gone_for_good(e: Error, pool: &str) -> Error {
     e.hint(format!("if pool `{pool}` is gone for good, `weir pool delete {pool}` forgets both"))
 }
 

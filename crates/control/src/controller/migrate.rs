@@ -4,6 +4,7 @@
 //! on when the other has come far enough. Each step is durable before the next one begins.
 
 use super::clearing::{SOON, Space};
+use super::effect::gone_for_good;
 use super::*;
 use crate::dataplane::{Decision, ImageWish, Place};
 use crate::live::{MigrationLive, MigrationProgress, Pace};
@@ -344,8 +345,9 @@ impl Controller {
             return Ok(());
         }
         if v.state == VolumeState::Deleting {
-            // Both places are given up, whatever became of the other one.
-            self.check_pool_up(&m.pool)?;
+            // Both places are given up, whatever became of the other one: nothing is flushed any more.
+            self.close_volume(name).await?;
+            self.check_pool_up(&m.pool).map_err(|e| gone_for_good(e, &m.pool))?;
             self.check_open(&m.pool)?;
         } else {
             self.check_places(&model, v)?;

@@ -554,7 +554,10 @@ impl Model {
             );
             changes.push(told(&v.name, text));
         }
-        let is_going = |v: &&Volume| v.pool == pool && v.state == VolumeState::Deleting;
+        // One that has another place goes when that has been cleared.
+        let is_elsewhere = |v: &Volume| v.migration.as_ref().is_some_and(|m| m.pool != pool);
+        let is_going =
+            |v: &&Volume| v.pool == pool && v.state == VolumeState::Deleting && !is_elsewhere(v);
         let going: Vec<_> =
             self.volumes.values().filter(is_going).map(|v| v.name.clone()).collect();
         for name in going {

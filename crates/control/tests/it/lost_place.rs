@@ -5,6 +5,7 @@ use crate::applied::{applied, failed};
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_control::declare::{ApplySpec, Desired};
 use weir_control::model::{
     Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, Told, VolumePatch,
@@ -159,6 +160,52 @@ async fn a_moved_volume_that_never_opens_can_be_deleted() {
     }
 }
 
+/// A volume is deleted whose plain pool is away, and the place that it has left takes long to be cleared. Whether the pool, and with
+/// it the volume, can be forgotten meanwhile.
+async fn forgotten_amid_clearing() -> bool {
+    let mut m = Model::default();
+    for (n, name) in ["here", "lost"].into_iter().enumerate() {
+        let path = format!("/nowhere/d{n}");
+        let spec = pool(name, &[(DeviceKind::File, Some(&path), Some(GIB))]);
+        m.apply(Command::CreatePool(spec), n as u128).expect("a pool");
+    }
+    let go = MigrationSpec { pool: Some("lost".into()), ..MigrationSpec::default() };
+    let told = Some(Told { write_cache: true, thin: true });
+    for command in [
+        Command::CreateVolume(volume("v", "here", 8 * MIB)),
+        Command::StartMigration { name: "v".into(), spec: go },
+        Command::EndMigration { name: "v".into(), moved: told },
+    ] {
+        m.apply(command, 7777).expect("it can be so");
+    }
+    let dir = Scratch::new();
+    let store = MetaStore::open(dir.path()).expect("a store");
+    store.commit(&Model::default(), &m).expect("kept");
+    drop(store);
+    let fake = Arc::new(Fake::default());
+    fake.break_call("start_pool lost");
+    fake.state().late.insert("clear_place v".into(), Duration::from_secs(5));
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let me = c.clone();
+    let deleted = tokio::spawn(async move { me.execute(delete_volume("v")).await });
+    until("it begins", async || called(&fake, "clear_place v begins")).await;
+    let forgotten = c.execute(Command::DeletePool { name: "lost".into() }).await.is_ok();
+    assert!(!called(&fake, "clear_place v"), "set-up");
+    deleted.await.expect("it ends").expect_err("its pool is away");
+    if !forgotten {
+        assert!(called(&fake, "clear_place v"));
+        c.execute(Command::DeletePool { name: "lost".into() }).await.expect("both are forgotten");
+    }
+    assert!(c.model().volumes.is_empty());
+    forgotten
+}
+
+/// Others would get space that is being thrown away.
+#[tokio::test]
+async fn nobody_forgets_whose_space_is_being_cleared() {
+    assert!(!forgotten_amid_clearing().await);
+}
+
 fn called(fake: &Fake, call: &str) -> bool {
     fake.state().calls.iter().any(|c| c == call)
 }
@@ -192,7 +239,6 @@ async fn deleted_while_away() -> (Scratch, Arc<Controller>, Arc<Fake>, bool) {
     let spec = pool("lost", &[(DeviceKind::Dir, Some("/nowhere/dir"), None)]);
     m.apply(Command::CreatePool(spec), 1).expect("a pool");
     m.apply(Command::CreateVolume(volume("v", "lost", 8 * MIB)), 2).expect("a volume");
-    m.apply(Command::ReadyVolume { name: "v".into() }, 0).expect("made");
     let dir = Scratch::new();
     let store = MetaStore::open(dir.path()).expect("a store");
     store.commit(&Model::default(), &m).expect("kept");

@@ -340,13 +340,13 @@ impl Inner {
         2 * self.reserve() + nodes + 256.min(self.space.borrow().total() / 4)
     }
 
-    /// Bytes that the table of slabs has room for, which has a fixed place on each device, and those that slabs and what lives in
-    /// spares take of them.
+    /// Bytes that the table of slabs has room for, which has a fixed place on each device, and those that slabs and spares in use
+    /// take of them. A spare is in use before it is known whether it holds anything.
     fn table_room(&self) -> (u64, u64) {
         let devices = self.devices.borrow();
         let members = devices.iter().filter(|d| d.state.get() != MemberState::Gone);
         let pages = members.map(|d| d.layout.table_pages).min().unwrap_or(0);
-        let remaps: usize = devices.iter().map(|d| d.remap.borrow().len()).sum();
+        let remaps: usize = devices.iter().map(|d| d.spares_used.get() as usize).sum();
         let slabs = self.space.borrow().slabs.len();
         (pages * page::PAYLOAD as u64, (8 + slabs * RECORD + remaps * REMAP) as u64)
     }
@@ -364,7 +364,7 @@ impl Inner {
         let members = devices.iter().filter(|d| d.state.get() != MemberState::Gone);
         // Pools of older programs may have no room for all.
         let spares =
-            |d: &Device| d.layout.spares.saturating_sub(d.remap.borrow().len() as u64).min(SPARES);
+            |d: &Device| d.layout.spares.saturating_sub(d.spares_used.get().into()).min(SPARES);
         let kept: u64 = members.map(|d| spares(d) * REMAP as u64).sum();
         drop(devices);
         let space = self.space.borrow();
