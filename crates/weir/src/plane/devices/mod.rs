@@ -99,7 +99,7 @@ pub(crate) struct Holds {
     asked: Mutex<BTreeSet<PathBuf>>,
     /// Paths that a thread looks at, which takes nothing.
     questions: Mutex<BTreeMap<PathBuf, answers::Question>>,
-    /// What has lost its name to another device: it is held as long as it has a disk on it.
+    /// What has lost its name to another device: it is its owner's as long as it has a disk on it.
     yielded: Mutex<Vec<(Owner, Weak<Held>)>>,
     /// The pools that the configuration has, up or not.
     known: Mutex<Vec<KnownPool>>,
@@ -352,6 +352,7 @@ impl Holds {
 
     /// Lets go of everything that an owner has.
     pub(crate) fn release_all(&self, owner: &Owner) {
+        self.forget_yielded(owner);
         self.release(|e| e.owner == *owner);
     }
 

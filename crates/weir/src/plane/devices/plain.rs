@@ -378,6 +378,7 @@ impl Holds {
         if !made {
             self.stands(&owner);
         }
+        self.forget_yielded(&owner);
         self.keep_only(&owner, |_| false).await;
     }
 }

@@ -4,6 +4,10 @@ use super::*;
 use std::sync::mpsc::channel;
 use weir_control::dataplane::Inside;
 use weir_control::model::{Device, DeviceKind, DeviceSpec, Overwrite, PoolId};
+use weir_disk::{Disk as _, DiskOp};
+use weir_mem::Slice;
+use weir_reactor::{PollMode, Reactor, completion};
+use weir_uring::{FileDisk, Ring};
 
 const PRECIOUS: &[u8] = b"precious";
 
@@ -405,4 +409,42 @@ fn what_this_program_has_under_way_is_no_other_programs_use() {
     assert!(e.code == Code::IoError && e.message.contains("does not answer"), "{e}");
     drop(left);
     holds.take(&pool("a"), &path, false, Wait::No).map(drop).expect("it has ended");
+}
+
+/// A device is out of service and has lost its name. Its owner may have it back by another, but for what its last disk has left behind.
+#[test]
+fn what_is_owed_of_a_name_that_was_lost_keeps_it_from_its_owner_too() {
+    let dir = Scratch::new("owed");
+    let (path, moved) = (dir.file(), dir.0.join("moved"));
+    let ring = Ring::new().expect("a ring");
+    let reactor = Reactor::new(std::rc::Rc::new(ring.clone()));
+    reactor.block_on(PollMode::Sleep, async move {
+        let holds = Arc::<Holds>::default();
+        let take = |path: &Path| holds.take(&pool("p"), path, false, Wait::No);
+        let disk = |held: Arc<Held>| FileDisk::on(&ring, &path, &held).expect("a disk");
+        let used = disk(take(&path).expect("free").keep());
+        std::fs::rename(&path, &moved).expect("moved");
+        dir.put_another(&path);
+        holds.yield_name(&pool("p"), &path).expect("it has another name");
+        let identity = take(&moved).map(|back| back.identity()).expect("it has a disk");
+        let (token, done) = completion();
+        used.submit(DiskOp::Read { offset: 0, buf: Slice::heap(4096) }, token);
+        drop(used);
+        let e = take(&moved).map(drop).expect_err("a request is owed");
+        assert!(e.code == Code::IoError && e.message.contains("does not answer"), "{e}");
+        assert!(holds.identities_of(|_| true).is_empty());
+        done.await;
+        let held = take(&moved).expect("it has ended").keep();
+        assert_eq!(held.identity(), identity);
+        // Who is no more has no claim, whoever has the disk yet.
+        let used = disk(held);
+        let again = dir.0.join("again");
+        std::fs::rename(&moved, &again).expect("moved");
+        dir.put_another(&moved);
+        holds.yield_name(&pool("p"), &moved).expect("it has another name");
+        holds.release_all(&pool("p"));
+        assert!(take(&again).is_err() && holds.identities_of(|_| true).is_empty());
+        drop(used);
+        take(&again).map(drop).expect("it is free");
+    });
 }

@@ -9,7 +9,7 @@ use weir_uring::{Held, Identity};
 
 impl Holds {
     /// Lets go of what an owner has by a name that leads to something else by now, though it is in use: its owner has given it
-    /// up. It stays locked as long as that has a disk on it.
+    /// up. It stays locked as long as that has a disk on it, or requests of one.
     pub(super) fn yield_name(&self, owner: &Owner, path: &Path) -> Result<()> {
         let Some(held) = self.kept(owner, path) else { return Ok(()) };
         let now = match std::fs::metadata(path) {
@@ -24,11 +24,22 @@ impl Holds {
         Ok(())
     }
 
-    /// All that has lost its name and has a disk on it still.
+    /// All that has lost its name and has a disk on it still. What only requests have that nobody waits for any more stays locked, and
+    /// is nobody's: they may yet write to it.
     pub(super) fn all_yielded(&self) -> Vec<(Owner, Arc<Held>)> {
-        let mut all = lock(&self.yielded);
-        all.retain(|(_, held)| held.strong_count() > 0);
-        all.iter().filter_map(|(owner, held)| Some((owner.clone(), held.upgrade()?))).collect()
+        let mut alive: Vec<_> = {
+            let mut all = lock(&self.yielded);
+            all.retain(|(_, held)| held.strong_count() > 0);
+            all.iter().filter_map(|(o, held)| Some((o.clone(), held.upgrade()?))).collect()
+        };
+        // Without the lock: it may be the last of one.
+        alive.retain(|(_, held): &(_, Arc<Held>)| held.is_used());
+        alive
+    }
+
+    /// An owner is no more, or not open: one that gets its name has no claim to what it has left behind.
+    pub(super) fn forget_yielded(&self, owner: &Owner) {
+        lock(&self.yielded).retain(|(o, _)| o != owner);
     }
 
     /// What an owner has that has lost its name, if `path` leads to it: it may come back by that.
