@@ -3,7 +3,8 @@
 //! The ring has no operation for many questions (opening, sizes, holes, directories), and on a file system that hangs each of
 //! them waits for it. One that hangs takes a few threads at most: the others go on, and more are started as they are needed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::closing::close_left;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -98,64 +99,6 @@ impl Drop for Out {
     }
 }
 
-/// Things that are being closed just now, by numbers, and the next number.
-static CLOSING: Mutex<(BTreeSet<u64>, u64)> = Mutex::new((BTreeSet::new(), 0));
-
-/// Something that this process has used is being closed: its lock may be there yet.
-pub fn is_closing() -> bool {
-    !lock(&CLOSING).0.is_empty()
-}
-
-/// What begins to be closed from some time on. What hangs since before that counts for nobody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closings(u64);
-
-impl Closings {
-    /// From now on.
-    pub fn since_now() -> Closings {
-        Closings(lock(&CLOSING).1)
-    }
-
-    /// All of them have ended by now.
-    pub fn are_over(self) -> bool {
-        lock(&CLOSING).0.range(self.0..).next().is_none()
-    }
-}
-
-struct Closing(u64);
-
-impl Closing {
-    fn new() -> Closing {
-        let (all, next) = &mut *lock(&CLOSING);
-        let number = *next;
-        all.insert(number);
-        *next += 1;
-        Closing(number)
-    }
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        lock(&CLOSING).0.remove(&self.0);
-    }
-}
-
-/// Closes something on a thread of its own, and waits for nothing. Where there is none, it stays open.
-pub(crate) fn close<T: Send + 'static>(what: T) {
-    let what = Arc::new(Mutex::new(Some((what, Closing::new()))));
-    let it = what.clone();
-    let thread = std::thread::Builder::new().name("weir-closing".into()).spawn(move || {
-        let it = lock(&it).take();
-        drop(it);
-    });
-    if thread.is_err()
-        && let Some((what, _closing)) = lock(&what).take()
-    {
-        // It may wait for a file system, and nobody here may.
-        std::mem::forget(what);
-    }
-}
-
 fn submit(job: Job) -> bool {
     let mut s = lock(&STATE);
     s.jobs.push_back(job);
@@ -181,6 +124,7 @@ fn work() {
         if let Some(job) = s.jobs.pop_front() {
             drop(s);
             job();
+            close_left();
             s = lock(&STATE);
             continue;
         }
@@ -194,10 +138,6 @@ fn work() {
         }
     }
 }
-
-/// Of tests that count what is closed, one at a time.
-#[cfg(test)]
-pub(crate) static COUNTS: Mutex<()> = Mutex::new(());
 
 #[cfg(test)]
 mod tests {
@@ -251,29 +191,6 @@ mod tests {
             // Who gave up has not been asked: nothing is left to be taken.
             assert_eq!(lock(&held).try_recv(), Err(TryRecvError::Empty));
         });
-    }
-
-    #[test]
-    fn a_thread_closes_and_what_hangs_since_before_counts_for_nobody() {
-        struct Slow(Arc<Mutex<Option<String>>>, std::sync::mpsc::Receiver<()>);
-        impl Drop for Slow {
-            fn drop(&mut self) {
-                *lock(&self.0) = std::thread::current().name().map(str::to_owned);
-                let _ = self.1.recv();
-            }
-        }
-        let _alone = lock(&COUNTS);
-        let (go_on, held) = channel();
-        let by = Arc::<Mutex<Option<String>>>::default();
-        let before = Closings::since_now();
-        close(Slow(by.clone(), held));
-        let after = Closings::since_now();
-        assert!(is_closing() && !before.are_over() && after.are_over());
-        go_on.send(()).unwrap();
-        while !before.are_over() {
-            std::thread::yield_now();
-        }
-        assert_eq!(lock(&by).as_deref(), Some("weir-closing"));
     }
 
     #[test]

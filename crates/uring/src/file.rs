@@ -1,6 +1,6 @@
 //! Files and block devices as disks.
 
-use crate::blocking::close;
+use crate::closing::{Aside, close};
 use crate::device::{Identity, User, lasting_name};
 use crate::ring::Transfer;
 use crate::{Held, Ring, holes};
@@ -8,7 +8,6 @@ use io_uring::{opcode, squeue, types};
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -64,38 +63,21 @@ const ANSWER: Nanos = 20 * SECONDS;
 #[derive(Clone)]
 pub(crate) struct Kept(Rc<Descriptor>);
 
-/// That of a slow one is closed by a thread that may wait: closing asks the file system, too, or the device.
 struct Descriptor {
-    fd: ManuallyDrop<OwnedFd>,
-    slow: bool,
+    fd: Aside,
     /// What it is a duplicate of. Closed after it, and so the last one.
     _of: Option<Arc<Held>>,
 }
 
 impl Kept {
-    fn new(file: File, slow: bool, of: Option<Arc<Held>>) -> Kept {
-        let fd = ManuallyDrop::new(OwnedFd::from(file));
-        Kept(Rc::new(Descriptor { fd, slow, _of: of }))
-    }
-
     fn try_clone(&self) -> std::io::Result<OwnedFd> {
-        self.0.fd.try_clone()
+        self.0.fd.try_clone().map(OwnedFd::from)
     }
 }
 
 impl AsRawFd for Kept {
     fn as_raw_fd(&self) -> RawFd {
         self.0.fd.as_raw_fd()
-    }
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: the field is not used again.
-        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
-        if self.slow {
-            close(fd);
-        }
     }
 }
 
@@ -167,8 +149,9 @@ impl FileDisk {
             return Err(std::io::Error::other("neither a file nor a block device"));
         }
         let (len, block) = (held.last_len(), held.block_size());
+        let fd = Aside::new(held.file().try_clone()?, held.is_slow(), false);
         Ok(FileDisk {
-            fd: Kept::new(held.file().try_clone()?, held.is_slow(), Some(held.clone())),
+            fd: Kept(Rc::new(Descriptor { fd, _of: Some(held.clone()) })),
             name: name.display().to_string(),
             identity: Some(format!("{:?}", held.identity())),
             ring: ring.clone(),
@@ -194,8 +177,8 @@ impl FileDisk {
     /// A disk on what was opened elsewhere. Waits for nothing.
     pub fn of(ring: &Ring, o: Opened) -> FileDisk {
         FileDisk {
-            // Who is the last to close a block device has everything written that anybody has written to it.
-            fd: Kept::new(o.file, o.slow || o.device, None),
+            slow: o.file.is_slow().then(|| ring.lane(o.fs, SLOW)),
+            fd: Kept(Rc::new(Descriptor { fd: o.file, _of: None })),
             name: o.name,
             identity: None,
             ring: ring.clone(),
@@ -203,7 +186,6 @@ impl FileDisk {
             block: o.block,
             device: o.device,
             read_only: o.read_only,
-            slow: o.slow.then(|| ring.lane(o.fs, SLOW)),
             fs: o.fs,
             asked: OnceCell::new(),
             held: None,
@@ -218,13 +200,12 @@ impl FileDisk {
 
 /// A file or block device that was opened without a lock, where that may wait, to be a disk of a reactor.
 pub struct Opened {
-    file: File,
+    file: Aside,
     name: String,
     len: u64,
     block: u32,
     device: bool,
     read_only: bool,
-    slow: bool,
     fs: u64,
 }
 
@@ -263,7 +244,8 @@ impl Opened {
         let block = if direct { direct_block(&file, device) } else { 512 };
         let (name, slow) = (path.display().to_string(), !device && is_slow(&file));
         let fs = if device { !meta.rdev() } else { meta.dev() };
-        Ok(Opened { file, name, len, block, device, read_only: o.read_only, slow, fs })
+        let file = Aside::new(file, slow, device);
+        Ok(Opened { file, name, len, block, device, read_only: o.read_only, fs })
     }
 
     /// What it is.
@@ -456,7 +438,7 @@ impl Disk for FileDisk {
 impl Drop for FileDisk {
     fn drop(&mut self) {
         if let Some(asked) = self.asked.take()
-            && self.fd.0.slow
+            && self.fd.0.fd.is_slow()
         {
             close(asked);
         }

@@ -11,6 +11,7 @@
 )]
 
 mod blocking;
+mod closing;
 mod control;
 pub mod device;
 mod file;
@@ -20,6 +21,7 @@ mod ring;
 mod thread;
 
 pub use blocking::blocking;
+pub use closing::never_wait;
 pub use control::control;
 pub use device::{Held, HoldError, Identity};
 pub use file::{FileDisk, OpenOptions, Opened, Remains};

@@ -17,7 +17,7 @@ mod signature;
 mod soon;
 mod users;
 
-pub use crate::blocking::{Closings, is_closing};
+pub use crate::closing::{Closings, is_closing};
 pub use answers::ask;
 pub use below::{Below, Part, above, below, below_bytes, used_beside};
 pub use content::{Contents, Found};
@@ -31,11 +31,10 @@ pub use users::{
     all_of, is_claimed, locked_by, node_of, opened_by, other_paths, unclear_loops, used_by,
 };
 
-use crate::blocking::close;
+use crate::closing::Aside;
 use crate::file;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -43,7 +42,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use weir_disk::Losses;
 use weir_mem::Slice;
-use weir_reactor::try_current_id;
 
 /// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
 const EXCLUSIVE: i32 = 0o200;
@@ -108,7 +106,7 @@ impl From<io::Error> for HoldError {
 /// A file, directory or block device that this process alone has, until the last user of it and the last I/O are gone.
 #[derive(Debug)]
 pub struct Held {
-    file: ManuallyDrop<File>,
+    file: Aside,
     path: PathBuf,
     identity: Identity,
     read_only: bool,
@@ -117,7 +115,6 @@ pub struct Held {
     block: u32,
     /// Bytes when somebody asked last.
     len: AtomicU64,
-    slow: bool,
     /// What it is known by over restarts.
     lasting: Option<String>,
     /// Disks on it.
@@ -205,14 +202,13 @@ impl Held {
         let lasting = lasting_name(identity, &file);
         let fua = matches!(identity, Identity::Block(number) if caches::has_fua(number));
         let held = Held {
-            file: ManuallyDrop::new(file),
+            file: Aside::new(file, slow, block),
             path: path.to_owned(),
             identity,
             read_only,
             directory,
             block: least,
             len: AtomicU64::new(0),
-            slow,
             lasting,
             users: AtomicUsize::new(0),
             losses: match slow || !direct {
@@ -290,7 +286,7 @@ impl Held {
 
     /// It is on a file system that may have the caller wait, whatever it asked for.
     pub fn is_slow(&self) -> bool {
-        self.slow
+        self.file.is_slow()
     }
 
     /// True when it has no bytes.
@@ -425,18 +421,6 @@ impl Held {
     /// It cannot be read.
     pub fn contents_between(&self, from: u64, to: u64) -> io::Result<Contents> {
         content::look(self, (from, to.saturating_sub(from)))
-    }
-}
-
-/// Closing asks the file system: where that may have the caller wait, a thread does it. Who is the last to close a block device has
-/// everything written that anybody has written to it, maybe by this very reactor.
-impl Drop for Held {
-    fn drop(&mut self) {
-        // SAFETY: the field is not used again.
-        let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if self.slow || self.is_block() && try_current_id().is_some() {
-            close(file);
-        }
     }
 }
 

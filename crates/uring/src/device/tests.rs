@@ -207,13 +207,27 @@ fn a_reactor_has_a_thread_close_a_block_device() {
     let path = device.0.as_path();
     let ring = crate::Ring::new().expect("a ring");
     let reactor = weir_reactor::Reactor::new(std::rc::Rc::new(ring.clone()));
-    let _alone = crate::blocking::COUNTS.lock();
+    let _alone = crate::closing::COUNTS.lock();
     let (last, before) = (held(path), Closings::since_now());
     drop(last);
     assert_eq!(Closings::since_now(), before, "who may wait closes it itself");
     let last = held(path);
     reactor.enter(|| drop(last));
     assert_ne!(Closings::since_now(), before, "the last one");
+    // One that comes when nobody waits for it any more.
+    let before = Closings::since_now();
+    let o = crate::OpenOptions { read_only: true, ..Default::default() };
+    let late = crate::Opened::open(path, o).expect("it is opened");
+    reactor.enter(|| drop(late));
+    assert_ne!(Closings::since_now(), before, "it was not held");
+    // Other threads that serve many.
+    let (last, before) = (held(path), Closings::since_now());
+    let hurries = std::thread::spawn(move || {
+        crate::never_wait();
+        drop(last);
+    });
+    hurries.join().expect("no panic");
+    assert_ne!(Closings::since_now(), before, "it said so");
     // A read that is under way when nobody has the disk any more.
     let last = Arc::new(held(path));
     let (before, name) = (Closings::since_now(), path.to_owned());

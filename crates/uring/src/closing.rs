@@ -1,0 +1,213 @@
+//! Closing what may have the caller wait, by threads that may.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::mem::{ManuallyDrop, take};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_reactor::try_current_id;
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    static HURRIES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread has others close block devices. Reactors need not say so.
+pub fn never_wait() {
+    HURRIES.set(true);
+}
+
+fn may_wait() -> bool {
+    try_current_id().is_none() && !HURRIES.get()
+}
+
+/// A file that is closed where that may take time.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    file: ManuallyDrop<File>,
+    slow: bool,
+    device: bool,
+}
+
+impl Aside {
+    /// It is on a `slow` file system, which is asked even by that, or the last of a block `device`: all that anybody has written to it
+    /// is written then, maybe by the very thread that closes it.
+    pub(crate) fn new(file: File, slow: bool, device: bool) -> Aside {
+        Aside { file: ManuallyDrop::new(file), slow, device }
+    }
+
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow
+    }
+}
+
+impl Deref for Aside {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // SAFETY: the field is not used again.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        if self.slow || self.device && !may_wait() {
+            close(file);
+        }
+    }
+}
+
+/// Things that are being closed just now, by numbers, and the next number.
+static CLOSING: Mutex<(BTreeSet<u64>, u64)> = Mutex::new((BTreeSet::new(), 0));
+
+/// Something that this process has used is being closed: its lock may be there yet.
+pub fn is_closing() -> bool {
+    !lock(&CLOSING).0.is_empty()
+}
+
+/// What begins to be closed from some time on. What hangs since before that counts for nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closings(u64);
+
+impl Closings {
+    /// From now on.
+    pub fn since_now() -> Closings {
+        Closings(lock(&CLOSING).1)
+    }
+
+    /// All of them have ended by now.
+    pub fn are_over(self) -> bool {
+        lock(&CLOSING).0.range(self.0..).next().is_none()
+    }
+}
+
+struct Closing(u64);
+
+impl Closing {
+    fn new() -> Closing {
+        let (all, next) = &mut *lock(&CLOSING);
+        let number = *next;
+        all.insert(number);
+        *next += 1;
+        Closing(number)
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        lock(&CLOSING).0.remove(&self.0);
+    }
+}
+
+/// Something that is closed when it is dropped, with its number.
+type Thing = Box<dyn Send>;
+
+/// Those for which no thread could be started. They stay open until one can, and count as being closed.
+static LEFT: Mutex<Vec<Thing>> = Mutex::new(Vec::new());
+
+/// Closes something on a thread of its own, and waits for nothing.
+pub(crate) fn close<T: Send + 'static>(what: T) {
+    close_left_and([Box::new((what, Closing::new())) as Thing]);
+}
+
+/// Closes what had no thread before.
+pub(crate) fn close_left() {
+    close_left_and([]);
+}
+
+/// Each has a thread of its own: one that hangs keeps no other.
+fn close_left_and(new: impl IntoIterator<Item = Thing>) {
+    let mut all = take(&mut *lock(&LEFT));
+    all.extend(new);
+    while let Some(next) = all.pop() {
+        if let Err(next) = start(next) {
+            all.push(next);
+            break;
+        }
+    }
+    lock(&LEFT).append(&mut all);
+}
+
+fn start(what: Thing) -> Result<(), Thing> {
+    #[cfg(test)]
+    if tests::NO_THREAD.take() {
+        return Err(what);
+    }
+    let what = Arc::new(Mutex::new(Some(what)));
+    let it = what.clone();
+    let thread = std::thread::Builder::new().name("weir-closing".into()).spawn(move || {
+        let mut next = lock(&it).take();
+        while let Some(it) = next {
+            drop(it);
+            next = lock(&LEFT).pop();
+        }
+    });
+    match thread {
+        Ok(_) => Ok(()),
+        Err(_) => lock(&what).take().map_or(Ok(()), Err),
+    }
+}
+
+/// Of tests that count what is closed, one at a time.
+#[cfg(test)]
+pub(crate) static COUNTS: Mutex<()> = Mutex::new(());
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+
+    thread_local! {
+        /// The next one cannot be started.
+        pub(crate) static NO_THREAD: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// The name of the thread that closed it, which waits then.
+    struct Slow(Arc<Mutex<Option<String>>>, Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            *lock(&self.0) = std::thread::current().name().map(str::to_owned);
+            let _ = self.1.recv();
+        }
+    }
+
+    #[test]
+    fn a_thread_closes_and_what_hangs_since_before_counts_for_nobody() {
+        let _alone = lock(&COUNTS);
+        let (go_on, held) = channel();
+        let by = Arc::<Mutex<Option<String>>>::default();
+        let before = Closings::since_now();
+        close(Slow(by.clone(), held));
+        let after = Closings::since_now();
+        assert!(is_closing() && !before.are_over() && after.are_over());
+        go_on.send(()).unwrap();
+        while !before.are_over() {
+            std::thread::yield_now();
+        }
+        assert_eq!(lock(&by).as_deref(), Some("weir-closing"));
+    }
+
+    #[test]
+    fn what_gets_no_thread_is_closed_by_the_next_that_starts() {
+        let _alone = lock(&COUNTS);
+        let (go_on, held) = channel();
+        let by = Arc::<Mutex<Option<String>>>::default();
+        let before = Closings::since_now();
+        NO_THREAD.set(true);
+        close(Slow(by.clone(), held));
+        assert!(is_closing() && !before.are_over() && !NO_THREAD.get());
+        close(());
+        go_on.send(()).unwrap();
+        while !before.are_over() {
+            std::thread::yield_now();
+        }
+        assert_eq!(lock(&by).as_deref(), Some("weir-closing"));
+    }
+}
