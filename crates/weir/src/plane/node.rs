@@ -1,6 +1,6 @@
 //! The node: its reactors, and the control plane's wishes carried out on them.
 
-use super::devices::{Holds, Owner, Wait};
+use super::devices::{Holds, Owner, Wait, closed};
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
@@ -340,7 +340,7 @@ impl Node {
         // The copy has ended, too.
         self.drop_moving(name).await?;
         self.take_back(|o| matches!(o, Owner::Place(n, _) if n == name)).await?;
-        self.holds.release_volume(name, None);
+        closed(async { self.holds.release_volume(name, None) }).await;
         self.close_in_store(name, None).await
     }
 

@@ -1,6 +1,6 @@
 //! The control plane's wishes, each passed on to the part of the node that carries it out.
 
-use super::devices::Owner;
+use super::devices::{Owner, closed};
 use super::node::Node;
 use super::store::Lacking;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ impl DataPlane for Node {
         devices: &'a [DeviceSpec],
         inside: Inside<'a>,
     ) -> Work<'a, ()> {
-        Box::pin(self.admit_devices(pool, devices, inside))
+        Box::pin(closed(self.admit_devices(pool, devices, inside)))
     }
 
     fn admit_growth<'a>(
@@ -71,12 +71,12 @@ impl DataPlane for Node {
     }
 
     fn unmake_pool<'a>(&'a self, pool: &'a Pool, made: bool) -> Work<'a, ()> {
-        Box::pin(async move {
+        Box::pin(closed(async move {
             let _last = self.close_store(&pool.name).await?;
             self.take_back(|o| matches!(o, Owner::Pool(p) if *p == pool.name)).await?;
             self.holds.unmake(pool, made).await;
             Ok(())
-        })
+        }))
     }
 
     fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
@@ -84,12 +84,12 @@ impl DataPlane for Node {
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
-        Box::pin(async move {
-            let closed = self.close_store(name).await;
+        Box::pin(closed(async move {
+            let last = self.close_store(name).await;
             self.take_back(|o| matches!(o, Owner::Pool(p) if p == name)).await?;
             self.holds.release_all(&Owner::Pool(name.to_owned()));
-            closed
-        })
+            last
+        }))
     }
 
     fn find_pool<'a>(&'a self, devices: &'a [Device], force: bool) -> Work<'a, PoolFound> {

@@ -69,9 +69,12 @@ pub(crate) fn on_runtime(
 ) -> anyhow::Result<ExitCode> {
     // Not on the runtime: a runtime of its own cannot be started there.
     let stopping = super::signals::watch()?;
+    // Two disks that hang would take both of its threads.
+    weir_uring::never_wait();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("weir-control")
+        .on_thread_start(weir_uring::never_wait)
         .enable_all()
         .build()?;
     let done = runtime.block_on(f(stopping));

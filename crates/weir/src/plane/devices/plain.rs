@@ -6,7 +6,7 @@ mod tests;
 
 use super::admit::check_kind;
 use super::label::{Label, most};
-use super::{Holds, Owner, Taken, Wait, Waited, check_waited, protected, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_waited, closed, protected, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -310,7 +310,7 @@ impl Holds {
         let owner = Owner::Pool(pool.name.clone());
         let named =
             |p: &Path| pool.devices.iter().any(|d| d.path.as_deref().map(Path::new) == Some(p));
-        self.keep_only(&owner, named).await;
+        closed(self.keep_only(&owner, named)).await;
         let mut all = Vec::new();
         let mut failed = None;
         for (number, d) in (0..).zip(&pool.devices) {

@@ -1,7 +1,7 @@
 //! Devices of protected pools, before the store looks at their labels.
 
 use super::belongs::{Found, labels};
-use super::{Holds, Owner, Taken, To, Wait, Waited, check_waited, unusable};
+use super::{Holds, Owner, Taken, To, Wait, Waited, check_waited, closed, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -196,6 +196,6 @@ impl Holds {
 
     /// Lets go of a device that was not taken; a file that was made for it goes.
     pub(crate) async fn give_up(&self, owner: &Owner, path: &Path) {
-        self.keep_only(owner, |p| p != path).await;
+        closed(self.keep_only(owner, |p| p != path)).await;
     }
 }

@@ -12,8 +12,8 @@ use weir_uring::device::{Closings, Made};
 /// How long a device may take to be opened and looked at.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Does something that may let go of devices, and waits until these are closed, as long as one may reasonably take: reactors have
-/// threads do that, and whoever is told that a device is let go of uses it at once.
+/// Does something that may let go of devices, and waits until these are closed, as long as one may reasonably take: reactors, and the
+/// threads of the control plane, have others do that, and whoever is told that a device is let go of uses it at once.
 pub(in crate::plane) async fn closed<R>(work: impl Future<Output = R>) -> R {
     let since = Closings::since_now();
     let done = work.await;

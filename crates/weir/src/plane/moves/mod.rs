@@ -10,7 +10,7 @@ mod leaf;
 
 pub(crate) use leaf::{KIND, Kind};
 
-use super::devices::Wait;
+use super::devices::{Wait, closed};
 use super::graph;
 use super::local::{Local, on};
 use super::node::Node;
@@ -316,7 +316,8 @@ impl Node {
         self.regraph(here.volume, &graph::spec(here.volume, here.pool)?).await?;
         self.drop_moving(&here.volume.name).await?;
         self.close_in_store(&there.volume.name, Some(there.volume.place)).await?;
-        self.holds.release_volume(&there.volume.name, Some(there.volume.place));
+        let (name, place) = (&there.volume.name, there.volume.place);
+        closed(async { self.holds.release_volume(name, Some(place)) }).await;
         let place = graph::place(there.volume);
         self.shared.forget_nodes(&there.volume.name, |node| {
             node == place

@@ -223,12 +223,15 @@ impl Node {
             return Ok(pool.devices.iter().map(as_known).collect());
         }
         let owner = Owner::Pool(pool.name.clone());
-        let opened = closed(self.try_open_store(pool, lacking)).await;
-        if opened.is_err() && pool.protection.as_ref().is_some_and(|p| p.formatted) {
-            // Tools may look at them meanwhile.
-            self.holds.release_all(&owner);
-        }
-        opened
+        closed(async {
+            let opened = self.try_open_store(pool, lacking).await;
+            if opened.is_err() && pool.protection.as_ref().is_some_and(|p| p.formatted) {
+                // Tools may look at them meanwhile.
+                self.holds.release_all(&owner);
+            }
+            opened
+        })
+        .await
     }
 
     async fn try_open_store(&self, pool: &Pool, lacking: Lacking) -> Result<Vec<DeviceFound>> {

@@ -5,7 +5,7 @@
 
 use super::open::{Devices, failed};
 use super::{Node, OpenPool, reserved};
-use crate::plane::devices::{Make, Owner};
+use crate::plane::devices::{Make, Owner, closed};
 use crate::plane::local::{Local, on};
 use std::path::Path;
 use std::rc::Rc;
@@ -403,9 +403,8 @@ impl Node {
             Box::pin(async move { look(&local, held, force).await })
         })
         .await;
-        for path in paths {
-            self.holds.release_path(&Owner::Look, Path::new(&path));
-        }
+        let release = |path: String| self.holds.release_path(&Owner::Look, Path::new(&path));
+        closed(async { paths.into_iter().for_each(release) }).await;
         found
     }
 }
