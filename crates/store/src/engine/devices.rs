@@ -26,6 +26,11 @@ fn refused<T>(text: String) -> StoreResult<T> {
     Err(StoreError::Request(text))
 }
 
+/// As things stand.
+fn not_now<T>(text: String) -> StoreResult<T> {
+    Err(StoreError::State(text))
+}
+
 fn coming(number: u16) -> String {
     format!("device {number} is being brought back: it is not removed; cancel that first")
 }
@@ -368,10 +373,10 @@ impl Inner {
         }))
         .await?;
         if comes.get() {
-            return refused(coming(number));
+            return not_now(coming(number));
         }
         if d.state.get() != MemberState::Gone {
-            return refused(format!("device {number} got slabs meanwhile: drain it again"));
+            return not_now(format!("device {number} got slabs meanwhile: drain it again"));
         }
         // Nothing refers to it any more; it must not be found as a part of this pool again.
         if d.usable() && d.is_quiet(self.options.deadline).await {
@@ -434,15 +439,17 @@ impl Pool {
 
     /// Lets a disk take the place of a device, which leaves the pool when everything is off it. It goes on in the
     /// background. The old device is read as long as it answers. One that is away, and does not answer when it is asked, is taken not to
-    /// come back: what only it has is lost then. Returns the number of the new one.
+    /// come back: what only it has is lost then. What takes the place of a spare is one. Returns the number of the new one.
     ///
     /// # Errors
     /// The new disk is too small or belongs to a pool; slabs of the old one are nowhere else; or the pool
     /// cannot be written.
     pub async fn replace(&self, number: u16, disk: Rc<dyn Disk>) -> StoreResult<u16> {
         self.change(move |i| async move {
-            i.member(number)?;
-            let d = i.prepare(disk, MemberState::InSync).await?;
+            // What takes the place of a spare waits as that did.
+            let is_spare = i.member(number)?.state.get() == MemberState::Spare;
+            let state = if is_spare { MemberState::Spare } else { MemberState::InSync };
+            let d = i.prepare(disk, state).await?;
             if let Err(e) = i.can_drain(number, Some(&d)) {
                 let _ = i.wipe(&d, d.layout.label(0), 2).await;
                 let _ = i.wipe(&d, d.layout.label(2), 2).await;
@@ -467,7 +474,7 @@ impl Pool {
         self.change(move |i| async move {
             let d = i.member(number)?;
             if d.state.get() == MemberState::Spare {
-                return refused(format!("device {number} is a spare and holds nothing: remove it"));
+                return not_now(format!("device {number} is a spare and holds nothing: remove it"));
             }
             let carries_log = i.durable.borrow().log_set.contains(&Some(number));
             let others = i.current_devices();
@@ -506,13 +513,13 @@ impl Pool {
             let mine = work.is_some() && !grows;
             let waiting = d.state.get() == MemberState::Out && !d.held.get();
             if !d.draining.get() && !mine && !waiting && grows {
-                return refused(format!(
+                return not_now(format!(
                     "device {number} gets slabs of others, so that the pool can grow: that is not stopped. \
                      Drain the device if it is to have none"
                 ));
             }
             if !d.draining.get() && !mine && !waiting {
-                return refused(format!("nothing is being done about device {number}"));
+                return not_now(format!("nothing is being done about device {number}"));
             }
             if mine {
                 i.upkeep.cancel();
@@ -563,20 +570,20 @@ impl Pool {
             }))
             .await?;
             if !done.get() {
-                return refused(coming(number));
+                return not_now(coming(number));
             }
             i.upkeep.retry();
             return Ok(());
         }
         if held > 0 {
-            return refused(format!(
+            return not_now(format!(
                 "device {number} holds {held} slabs: drain or replace it first, and wait until that is done"
             ));
         }
         let idle =
             d.draining.get() || matches!(d.state.get(), MemberState::Spare | MemberState::Out);
         if !idle {
-            return refused(format!(
+            return not_now(format!(
                 "device {number} is in use, new slabs may be put on it: drain it first"
             ));
         }
@@ -592,11 +599,16 @@ impl Pool {
     /// the background, unless it went its own way: then [`resync`](Pool::resync) does that. Returns its number.
     ///
     /// # Errors
-    /// It is no device of this pool, or is in service.
+    /// It is no device of this pool; [`StoreError::State`]: it is in service.
     pub async fn attach(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
         self.change(move |i| async move {
         let limit = i.options.deadline;
-        let label = label_within(&disk, limit).await?;
+        let label = match label_within(&disk, limit).await {
+            Err(no) if !no.in_doubt => {
+                return refused(format!("{}: it is no device of a pool; add it", no.why));
+            }
+            found => found?,
+        };
         let old = i.devices.borrow().iter().find(|d| d.id == label.device).cloned();
         let old = old.filter(|d| label.pool == i.pool && d.state.get() != MemberState::Gone);
         let Some(old) = old else {
@@ -605,12 +617,12 @@ impl Pool {
         let away = |d: &Rc<Device>| d.is_away();
         let in_service = format!("device {} is in service", old.number);
         if !away(&old) {
-            return refused(in_service);
+            return not_now(in_service);
         }
         let wiped = |d: &Device| d.wiping.get() && !has(Bug::RemovedAmidWipe);
         let comes = format!("device {} is being brought back already", old.number);
         if wiped(&old) {
-            return refused(comes);
+            return not_now(comes);
         }
         let name = disk.name().to_owned();
         if let Some(other) = i.in_service_by(&name, old.id) {
@@ -653,7 +665,7 @@ impl Pool {
         if i.device(n).is_some_and(|d| Rc::ptr_eq(&d, &before)) {
             let other = i.in_service_by(&name, before.id);
             let why = if away(&before) { comes } else { in_service };
-            return other.map_or_else(|| refused(why), |o| Err(name_in_service(&o)));
+            return other.map_or_else(|| not_now(why), |o| Err(name_in_service(&o)));
         }
         i.upkeep.retry();
         Ok(n)

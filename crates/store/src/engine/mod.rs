@@ -92,6 +92,9 @@ pub enum StoreError {
     /// The request makes no sense for this pool.
     #[error("{0}")]
     Request(String),
+    /// The pool, or the device that the request names, does not stand so that it can be done now.
+    #[error("{0}")]
+    State(String),
     /// An opening had begun to write, and did not come to its end: what devices have is not what they had.
     #[error("{0}")]
     Unfinished(Box<StoreError>),

@@ -135,8 +135,7 @@ impl Pool {
     /// The pool is not suspended, or its devices are not well; what [`open`](Pool::open) says.
     pub async fn resume(&self) -> StoreResult {
         let old = self.0.clone();
-        let in_service =
-            || StoreError::Request("the pool is not suspended: it is in service".into());
+        let in_service = || StoreError::State("the pool is not suspended: it is in service".into());
         // Nor does it wait for its turn: upkeep would wait behind it, and it for upkeep. What is suspended begins nothing new.
         if old.suspended.get().is_none() && !has(Bug::ResumedTooEarly) {
             return Err(in_service());

@@ -478,7 +478,7 @@ impl Pool {
             }
         }
         if !some {
-            return Err(StoreError::Request(
+            return Err(StoreError::State(
                 "no device that is there is out of sync: nothing has to be brought back; for a device \
                  that is missing, plug it in and attach it"
                     .into(),

@@ -140,7 +140,7 @@ fn a_device_that_was_away_gets_what_it_missed_and_no_more() {
         q.settled().await.unwrap();
         let s = q.status();
         assert!(s.whole && s.devices[1].state == MemberState::InSync && s.trouble.is_none());
-        assert!(matches!(q.resync().await, Err(StoreError::Request(_))), "nothing is left to do");
+        assert!(matches!(q.resync().await, Err(StoreError::State(_))), "nothing is left to do");
         write(&q, 1, 4 * MIB, 65536, 4).await;
     });
     // It had 3 MiB; 64 KiB changed. What was written besides are checkpoints.
@@ -412,13 +412,32 @@ fn a_spare_takes_over() {
 }
 
 #[test]
+fn what_takes_the_place_of_a_spare_is_a_spare() {
+    let b = Bench::new(4);
+    let p = b.pool(2, 2);
+    let (q, old, new) = (p.clone(), b.disk(2), b.disk(3));
+    b.run(async move {
+        assert_eq!(q.add_spare(old).await, Ok(2));
+        assert_eq!(q.replace(2, new).await, Ok(3));
+        q.settled().await.unwrap();
+        write(&q, 1, MIB, MIB, 2).await;
+        q.settled().await.unwrap();
+        let s = q.status();
+        let spare = s.devices.iter().find(|d| d.number == 3).unwrap();
+        assert_eq!((spare.state, spare.slabs), (MemberState::Spare, 0), "{s:?}");
+        assert_eq!(s.devices.len(), 3, "the old one has left: {s:?}");
+    });
+    b.proves(p, &[0, 1, 3], &[&[0], &[1]], &[(0, 1), (1, 2)]);
+}
+
+#[test]
 fn a_device_is_drained_and_removed() {
     let b = Bench::new(3);
     let p = b.pool(3, 2);
     let q = p.clone();
     b.run(async move {
         write(&q, 1, MIB, MIB, 2).await;
-        assert!(matches!(q.remove(1).await, Err(StoreError::Request(_))));
+        assert!(matches!(q.remove(1).await, Err(StoreError::State(_))));
         q.drain(1).await.unwrap();
         q.settled().await.unwrap();
         let s = q.status();

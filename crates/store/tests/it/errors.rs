@@ -281,7 +281,7 @@ fn a_suspended_pool_is_read_and_goes_on_without_a_restart() {
             let v = p.volume(1).unwrap();
             b.run(async move {
                 let refused = q.resume().await;
-                assert!(matches!(refused, Err(StoreError::Request(_))), "{refused:?}");
+                assert!(matches!(refused, Err(StoreError::State(_))), "{refused:?}");
                 assert!(v.write(AT, filled(64 << 10, 2), false).await.is_err(), "{how:?}");
                 let why = q.status().suspended;
                 assert_eq!(why == Some(IoError::NoSpace), matches!(how, All::Full), "{why:?}");

@@ -80,7 +80,7 @@ impl Steward {
                 self.changes.set(self.changes.get() + 1);
                 Some(t)
             }
-            Err(StoreError::Request(_)) => None,
+            Err(StoreError::Request(_) | StoreError::State(_)) => None,
             // The one that failed is what it was about.
             Err(_) if self.off.get() => None,
             Err(e) => {
