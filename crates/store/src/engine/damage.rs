@@ -4,8 +4,10 @@ use super::copies::{Copies, Look, Seen};
 use super::dataset::Dataset;
 use super::device::Device;
 use super::{Inner, Pool};
+use crate::format::BLOCK;
+use crate::format::dataset::Kind;
 use crate::planted::{Bug, has};
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use weir_base::IoError;
@@ -14,6 +16,8 @@ use weir_base::IoError;
 const PAIRS: usize = 256;
 /// Copies with which something is wrong still that are remembered, so that each is counted once.
 const COPIES: usize = 8192;
+/// Blocks of volumes and snapshots without a good copy that are remembered.
+const LOSSES: usize = 8192;
 
 /// Whose data a damaged copy is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +59,8 @@ struct Trouble {
     damaged: Option<Whose>,
     /// No other copy was good.
     lost: bool,
+    /// The block is counted as one without a good copy.
+    counted: bool,
     /// It could not be read.
     unread: bool,
 }
@@ -72,6 +78,10 @@ pub(crate) struct Book {
     devices: RefCell<BTreeMap<u64, Wrong>>,
     pairs: RefCell<Pairs>,
     copies: RefCell<BTreeMap<CopyId, Trouble>>,
+    /// Blocks without a good copy, each once.
+    lost: Cell<u64>,
+    /// Blocks that no copy can give now: dataset and address, with the block of the pool, or none where the map says that it is lost.
+    losses: RefCell<BTreeMap<(u32, u64), Option<u64>>>,
 }
 
 fn range(d: &Device, at: u64, blocks: u64) -> RangeInclusive<CopyId> {
@@ -126,6 +136,36 @@ impl Book {
         let some = all.range(range(d, at, blocks)).filter(|(_, t)| which(t));
         let some: Vec<CopyId> = some.map(|(key, _)| *key).collect();
         some.iter().for_each(|key| drop(all.remove(key)));
+    }
+
+    /// A block was found without a good copy, of which these are: it is counted unless it is already.
+    fn without_good(&self, copies: &Copies, sum: u64) {
+        let mut is_new = true;
+        for (d, at) in copies {
+            is_new &= !std::mem::replace(&mut self.known(d, *at, sum).counted, true);
+        }
+        self.lost.set(self.lost.get() + u64::from(is_new));
+    }
+
+    /// What a volume or snapshot has there is lost.
+    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) {
+        let mut all = self.losses.borrow_mut();
+        if all.len() < LOSSES || all.contains_key(&(dataset, lba)) {
+            all.insert((dataset, lba), vbn);
+        }
+    }
+
+    /// A volume has got something else there.
+    #[inline]
+    pub(super) fn is_anew(&self, dataset: u32, lba: u64, blocks: u64) {
+        if !self.losses.borrow().is_empty() {
+            let range = (dataset, lba)..(dataset, lba.saturating_add(blocks));
+            let mut all = self.losses.borrow_mut();
+            let gone: Vec<_> = all.range(range).map(|(k, _)| *k).collect();
+            for key in gone {
+                all.remove(&key);
+            }
+        }
     }
 
     /// Copies were read well, or mended: if something is wrong with them again, that is something else.
@@ -184,6 +224,7 @@ impl Inner {
             Look::Unread(_) if has(Bug::LastCopyUntold) => {}
             Look::Wrong => {
                 self.count(|c| c.lost += 1);
+                self.works.damage.without_good(&bad, sum);
                 self.found_bad(&bad, sum, whose, true);
             }
             // Nothing else keeps a copy from being read. It is told like that, and is no loss yet: it may pass.
@@ -205,6 +246,11 @@ impl Inner {
     /// A copy of each of some blocks was read well.
     #[inline]
     pub(super) fn found_well(&self, vbn: u64, blocks: u64) {
+        if !self.works.damage.losses.borrow().is_empty() {
+            let range = vbn..vbn + blocks;
+            let is_there = |v: &Option<u64>| v.is_some_and(|v| range.contains(&v));
+            self.works.damage.losses.borrow_mut().retain(|_, v| !is_there(v));
+        }
         if !self.works.damage.is_empty() {
             for (d, at) in self.copies_of(vbn).into_iter().flatten() {
                 self.works.damage.not_lost(&d, at, blocks);
@@ -214,6 +260,31 @@ impl Inner {
 }
 
 impl Pool {
+    /// Copies found damaged and blocks found without a good copy since it was opened: each once, until it is mended or read well.
+    pub fn found_wrong(&self) -> (u64, u64) {
+        let book = &self.0.works.damage;
+        (book.devices.borrow().values().map(|w| w.damaged).sum(), book.lost.get())
+    }
+
+    /// How many blocks of volumes and snapshots are known to be lost now, by their names: until they are written or wiped, or can
+    /// be read after all. After an opening that is found again, by reads and by a scrub.
+    pub fn losses(&self) -> Vec<(String, u64)> {
+        let mut all = BTreeMap::<String, u64>::new();
+        let datasets = self.0.datasets.borrow();
+        let is_there = |id: u32, lba: u64| {
+            let ds = datasets.get(&id).filter(|ds| !ds.deleting.get() && ds.kind != Kind::Garbage);
+            ds.filter(|ds| lba < ds.len.get().div_ceil(BLOCK as u64))
+        };
+        self.0.works.damage.losses.borrow_mut().retain(|(id, lba), _| {
+            let ds = is_there(*id, *lba);
+            if let Some(ds) = ds {
+                *all.entry(name_of(ds)).or_default() += 1;
+            }
+            ds.is_some()
+        });
+        all.into_iter().collect()
+    }
+
     /// What was found damaged since it was opened, by device and volume or snapshot.
     pub fn damage(&self) -> Vec<Damage> {
         let pairs = self.0.works.damage.pairs.borrow();

@@ -151,6 +151,7 @@ impl Inner {
             }
             let entry = self.entry(ds, lba).await?;
             if entry.is_poison() {
+                self.works.damage.is_lost(ds.id, lba, None);
                 return Err(IoError::Medium);
             }
             if !entry.is_data() {
@@ -170,10 +171,12 @@ impl Inner {
             match result {
                 Err(IoError::Medium) if has(Bug::ZerosForDamage) => dst.fill(0),
                 Err(_) if wrong => {
+                    self.works.damage.is_lost(ds.id, lba, Some(entry.vbn));
                     let proved = self.is_proved((entry.vbn, entry.crc), Shown::Wrong, begun)
                         && ds.is_volume();
                     if proved && !self.poison(ds, lba, entry).await? {
                         // It is another one by now, or there is none any more.
+                        self.works.damage.is_anew(ds.id, lba, 1);
                         continue;
                     }
                     return result;

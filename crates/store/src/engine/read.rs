@@ -154,6 +154,7 @@ impl Inner {
         let mut leaf = None;
         let first = self.entry_near(ds, lba, &mut leaf).await?;
         if first.is_poison() {
+            self.works.damage.is_lost(ds.id, lba, None);
             return Err(IoError::Medium);
         }
         // How far does it go on in the same way?

@@ -418,6 +418,11 @@ impl Inner {
                     pace.step().await;
                     let lba = index * LEAF as u64 + k as u64;
                     self.scrub_block(ds, lba, e.vbn, &pace.watch).await;
+                } else if e.is_poison() && e.birth > shared && !ds.is_stale() {
+                    let lba = index * LEAF as u64 + k as u64;
+                    if self.entry(ds, lba).await.is_ok_and(|e| e.is_poison()) {
+                        self.works.damage.is_lost(ds.id, lba, None);
+                    }
                 }
             }
             Ok(())

@@ -394,6 +394,7 @@ impl Pool {
             v.len.set(s2.len.get());
             v.maps.set(v.maps.get() + 1);
             v.walked.set(0);
+            i.works.damage.is_anew(v.id, 0, u64::MAX);
             if s2.fresh.get() {
                 // No checkpoint since the snapshot: nothing else was changed.
                 return;

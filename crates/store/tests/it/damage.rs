@@ -3,8 +3,9 @@
 use crate::bench::{B, Bench, MIB, write};
 use crate::common::{filled, read};
 use std::rc::Rc;
-use weir_base::IoError;
+use weir_base::{IoError, SECONDS};
 use weir_block::Volume;
+use weir_reactor::sleep;
 use weir_sim::{Next, Odds};
 use weir_store::format::page::{Header, PageKind};
 use weir_store::{Damage, Options, Pool, PoolSpec, ScrubWatch, Whose, create};
@@ -188,6 +189,51 @@ fn a_scrub_tells_of_the_damage_of_the_last_copy() {
     let report = b.run(async move { q.scrub(0).await }).unwrap();
     assert_eq!((report.damaged, report.repaired, report.lost), (1, 0, 0));
     assert_eq!(p.damage(), [damage(&p, 0, "v", 1, 1)]);
+}
+
+#[test]
+fn what_is_lost_counts_once_and_is_known_until_it_is_written() {
+    let (b, p) = made();
+    spoil(&b, &p, 1, 8192, None);
+    spoil(&b, &p, 2, 4096, Some(1));
+    let scrub = |p: &Pool| {
+        let q = p.clone();
+        b.run(async move { q.scrub(0).await }).unwrap().lost
+    };
+    assert_eq!((scrub(&p), scrub(&p)), (1, 1), "each scrub tells what it finds");
+    assert_eq!(p.found_wrong(), (3, 1));
+    assert_eq!(p.losses(), [("v".to_owned(), 1)]);
+    // Read again after a while it is given up for good, and known after a restart when somebody looks.
+    let q = p.clone();
+    b.run(async move {
+        sleep(10 * SECONDS).await;
+        assert!(read(&*q.volume(1).unwrap(), 8192, 4096).await.is_err());
+        q.close().await.unwrap();
+    });
+    assert_eq!((p.found_wrong(), p.losses()), ((3, 1), vec![("v".to_owned(), 1)]));
+    let disks = b.all();
+    let p = b.run(async move { Pool::open(disks, Options::default()).await }).unwrap();
+    assert_eq!(p.losses(), []);
+    assert_eq!((scrub(&p), p.losses()), (0, vec![("v".to_owned(), 1)]));
+    let q = p.clone();
+    b.run(async move { write(&q, 1, 8192, B, 7).await }).unwrap();
+    assert_eq!(p.losses(), []);
+}
+
+#[test]
+fn what_is_lost_of_a_deleted_volume_is_not_told() {
+    let (b, p) = made();
+    spoil(&b, &p, 1, 8192, None);
+    spoil(&b, &p, 2, 4096, None);
+    assert_eq!(read_often(&b, &p, 1, 8192), Err(IoError::Medium));
+    assert_eq!(read_often(&b, &p, 2, 4096), Err(IoError::Medium));
+    assert_eq!(p.losses(), [("v".to_owned(), 1), ("w".to_owned(), 1)]);
+    let q = p.clone();
+    b.run(async move { q.delete(1).await }).unwrap();
+    assert_eq!(p.losses(), [("w".to_owned(), 1)]);
+    let q = p.clone();
+    b.run(async move { q.volume(2).unwrap().discard(0, MIB).await }).unwrap();
+    assert_eq!(p.losses(), []);
 }
 
 #[test]
