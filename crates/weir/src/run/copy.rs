@@ -19,7 +19,14 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
             let from = open(&provider, &args.source, &args, false).await?;
             let to = open(&provider, &args.destination, &args, true).await?;
             let there = len(&from)?.saturating_sub(args.source_offset);
-            let length = args.length.unwrap_or(there);
+            let length = match (args.length, &from, &to) {
+                (Some(n), ..) => n,
+                // It ends when it ends.
+                (None, End::Input(_), End::Unit(u)) => {
+                    u.len().saturating_sub(args.destination_offset)
+                }
+                _ => there,
+            };
             if length > there {
                 return Err(Error::new(
                     Code::InvalidRequest,
@@ -45,6 +52,14 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
                 return Err(Error::new(Code::InvalidRequest, "source and destination overlap")
                     .because("both are on one unit")
                     .hint("copy by way of a file"));
+            }
+            if args.verify && matches!(to, End::Output(_)) {
+                return Err(Error::new(
+                    Code::InvalidRequest,
+                    "the destination cannot be read back",
+                )
+                .because("it is a stream")
+                .hint("leave --verify out, or copy to a file"));
             }
             let plan = Plan {
                 from: args.source_offset,

@@ -5,9 +5,9 @@ use crate::cli::args::FlowArgs;
 use crate::cli::progress::{Progress, Step};
 use serde::Serialize;
 use std::cell::RefCell;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -59,7 +59,9 @@ pub(crate) struct Plan {
 }
 
 fn broken(what: &str, e: impl std::fmt::Display) -> Error {
-    Error::new(Code::IoError, format!("{what} failed")).because(e)
+    Error::new(Code::IoError, format!("{what} failed"))
+        .because(e)
+        .hint("see to what is at that end, and start again")
 }
 
 impl End {
@@ -333,12 +335,25 @@ async fn write_round(
     Ok(())
 }
 
+/// It is a pipe, or a device such as `/dev/null` or a terminal: it has no places, and is read and written in order.
+fn is_in_order(meta: &Metadata) -> bool {
+    let kind = meta.file_type();
+    kind.is_fifo() || kind.is_char_device()
+}
+
 /// Opens a file to read, `-` being standard input.
 pub(crate) fn input(path: &Path) -> Result<End> {
     if path == Path::new("-") {
         return Ok(End::Input(Rc::new(RefCell::new(Box::new(std::io::stdin())))));
     }
-    File::open(path).map(|f| End::File(Rc::new(f))).map_err(|e| {
+    let opened = File::open(path).and_then(|f| {
+        let meta = f.metadata()?;
+        Ok(match is_in_order(&meta) {
+            true => End::Input(Rc::new(RefCell::new(Box::new(f)))),
+            false => End::File(Rc::new(f)),
+        })
+    });
+    opened.map_err(|e| {
         Error::new(Code::IoError, format!("{} cannot be read", path.display()))
             .because(e)
             .hint("check the path")
@@ -350,18 +365,19 @@ pub(crate) fn output(path: &Path) -> Result<End> {
     if path == Path::new("-") {
         return Ok(End::Output(Rc::new(RefCell::new(Box::new(std::io::stdout())))));
     }
-    File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map(|f| End::File(Rc::new(f)))
-        .map_err(|e| {
-            Error::new(Code::IoError, format!("{} cannot be written", path.display()))
-                .because(e)
-                .hint("check the path and its permissions")
-        })
+    let in_order = std::fs::metadata(path).is_ok_and(|m| is_in_order(&m));
+    let mut options = File::options();
+    // Who also reads a pipe would never hear that nobody else does.
+    options.read(!in_order).write(true).create(!in_order).truncate(false);
+    let opened = options.open(path).map(|f| match in_order {
+        true => End::Output(Rc::new(RefCell::new(Box::new(f)))),
+        false => End::File(Rc::new(f)),
+    });
+    opened.map_err(|e| {
+        Error::new(Code::IoError, format!("{} cannot be written", path.display()))
+            .because(e)
+            .hint("check the path and its permissions")
+    })
 }
 
 #[cfg(test)]
