@@ -5,9 +5,10 @@ use crate::cli::args::InquiryArgs;
 use crate::cli::output;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use weir_control::Result;
 use weir_control::units::format_size;
+use weir_control::{Code, Error, Result};
 use weir_initiator_srp::Channel;
 use weir_proto_scsi::initiator as scsi;
 use weir_proto_scsi::lun::Lun;
@@ -19,6 +20,9 @@ struct Unit {
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     lun: u16,
+    /// The target has one at this number.
+    #[serde(skip)]
+    is_there: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     vendor: String,
@@ -54,7 +58,11 @@ pub(crate) fn inquiry(args: InquiryArgs) -> anyhow::Result<ExitCode> {
                 };
                 for lun in luns {
                     let at = several.then(|| target.to_string());
-                    units.push(Unit { target: at, ..look(&channel, lun, args.page).await? });
+                    let unit = look(&channel, lun, args.page).await?;
+                    if !args.all && !unit.is_there {
+                        return Err(no_unit(*target, unit.lun));
+                    }
+                    units.push(Unit { target: at, ..unit });
                 }
             }
             Ok(units)
@@ -62,6 +70,15 @@ pub(crate) fn inquiry(args: InquiryArgs) -> anyhow::Result<ExitCode> {
     })?;
     output::show(json, &units, |u| u.iter().map(|u| text(u, raw)).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn no_unit(target: SocketAddr, lun: u16) -> Error {
+    Error::new(
+        Code::VolumeNotFound,
+        format!("the target at {target} has no LUN {lun} for this host"),
+    )
+    .because("it says that there is no unit at this number")
+    .hint("`--all` shows those that there are; `weir map create` maps a volume to a host")
 }
 
 fn hex(b: &[u8]) -> String {
@@ -82,6 +99,7 @@ async fn look(channel: &Channel, lun: Lun, page: Option<u8>) -> Result<Unit> {
     if b.first().is_none_or(|q| q >> 5 != 0) {
         return Ok(unit);
     }
+    unit.is_there = true;
     let listed = remote::ask(channel, lun, &scsi::vpd(0, 255).padded(), 255).await?;
     let known = scsi::vpd_body(&listed, 0).unwrap_or(&[]).to_vec();
     let wanted = page.map_or(known, |p| vec![p]);
