@@ -167,6 +167,8 @@ codes! {
     TargetInUse = "target_in_use", Conflict;
     /// The device belongs to a pool already.
     DeviceInUse = "device_in_use", Conflict;
+    /// The pool, or its device, does not stand so that this can be done about it.
+    DeviceState = "device_state", Conflict;
     /// A smaller size was asked for without leave to lose data.
     ShrinkRefused = "shrink_refused", Conflict;
     /// A property that cannot change after creation.
@@ -211,6 +213,8 @@ codes! {
     PoolDegraded = "pool_degraded", Failed;
     /// A device of a protected pool gives damaged data or errors again and again.
     DeviceDoubtful = "device_doubtful", Failed;
+    /// Blocks of volumes or snapshots have no good copy.
+    DataLost = "data_lost", Failed;
     /// A periodic snapshot is not made, or one that is too many not deleted.
     SnapshotOverdue = "snapshot_overdue", Failed;
     /// The devices of a protected pool do not carry the newest configuration.

@@ -287,13 +287,13 @@ pub struct PoolCounters {
     pub groups: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Copies of blocks found damaged.
+    /// Copies of blocks found damaged, each once until it is mended or read well.
     pub damaged: u64,
     /// Of those, mended from the other copy.
     pub repaired: u64,
     /// Of those, moved to a spare block.
     pub relocated: u64,
-    /// Blocks without a good copy.
+    /// Blocks found without a good copy, each once until one can be read.
     pub lost: u64,
     /// Devices that failed.
     pub devices_failed: u64,
@@ -350,6 +350,10 @@ pub struct PoolLive {
     /// What was found damaged since it was opened.
     #[serde(skip)]
     pub damage: Vec<DamageLive>,
+    /// How many blocks of volumes and snapshots are known to be lost now, by what these are called: on the devices, and in the
+    /// control plane as in the configuration.
+    #[serde(skip)]
+    pub lost: Vec<(String, u64)>,
 }
 
 /// A device of a pool that has become shorter under it.

@@ -343,6 +343,28 @@ pub(super) fn fault(pool: &PoolLive) -> Option<Fault> {
     })
 }
 
+/// That data is lost, until it is written anew or deleted.
+pub(super) fn lost(pool: &PoolLive) -> Option<Fault> {
+    let text = |(whose, n): &(String, u64)| format!("{} of `{whose}`", many(*n, "block", "blocks"));
+    let mut all: Vec<String> = pool.lost.iter().take(NAMED).map(text).collect();
+    if pool.lost.len() > NAMED {
+        let others = (pool.lost.len() - NAMED) as u64;
+        let blocks: u64 = pool.lost.iter().skip(NAMED).map(|l| l.1).sum();
+        let others = many(others, "other volume or snapshot", "other volumes and snapshots");
+        all.push(format!("{} of {others}", many(blocks, "block", "blocks")));
+    }
+    (!all.is_empty()).then(|| Fault {
+        object: format!("pool/{}", pool.name),
+        code: Code::DataLost.as_str().to_string(),
+        text: format!("pool `{}` has no good copy of {}", pool.name, all.join(", ")),
+        hint: format!(
+            "reads of them fail; `weir scrub start {}` says which they are. Write them anew, from a backup or a snapshot, or delete \
+             what they belong to",
+            pool.name
+        ),
+    })
+}
+
 impl Controller {
     fn damage(&self) -> MutexGuard<'_, Book> {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner)
@@ -357,6 +379,10 @@ impl Controller {
         if scrubs.peek().is_some() {
             let names = Names::of(&model);
             scrubs.for_each(|s| names.name(s));
+        }
+        for p in pools.iter_mut().filter(|p| !p.lost.is_empty()) {
+            let names = Names::of(&model);
+            p.lost.iter_mut().for_each(|(whose, _)| *whose = names.called(whose));
         }
     }
 

@@ -41,7 +41,11 @@ fn protection(pool: &PoolLive) -> Option<Fault> {
         "suspended" => {
             format!("it can be read; see to the devices, then `weir pool resume {}`", pool.name)
         }
-        _ => "`weir pool show` tells which device it is".to_string(),
+        _ => format!(
+            "`weir pool show {0}` tells which device it is. One that is back: `weir pool attach {0} --device …`; one that is gone for \
+             good: `weir pool replace {0} NUMBER --device …`",
+            pool.name
+        ),
     };
     let why = pool.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
     Some(Fault {
@@ -84,11 +88,14 @@ fn space(pool: &PoolLive, told: &Told) -> Option<Fault> {
 
 /// How pools stand.
 fn faults(live: &LiveStatus, told: &Told) -> Vec<Fault> {
-    let of = |p| protection(p).into_iter().chain(space(p, told)).chain(damage::fault(p));
+    let of = |p| {
+        let of_damage = damage::fault(p).into_iter().chain(damage::lost(p));
+        protection(p).into_iter().chain(space(p, told)).chain(of_damage)
+    };
     live.pools.iter().flat_map(of).chain(short(&live.short)).collect()
 }
 
-/// Devices that are the reason of faults, where another one is news.
+/// Devices, and volumes, that are the reason of faults, where another one is news.
 fn ill(live: &LiveStatus) -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut all = BTreeMap::<_, BTreeSet<String>>::new();
     let mut add = |pool: &str, code: Code, device: &str| {
@@ -97,6 +104,7 @@ fn ill(live: &LiveStatus) -> BTreeMap<(String, String), BTreeSet<String>> {
     };
     for p in &live.pools {
         damage::doubtful(p).for_each(|d| add(&p.name, Code::DeviceDoubtful, &d.id));
+        p.lost.iter().for_each(|(whose, _)| add(&p.name, Code::DataLost, whose));
     }
     live.short.iter().for_each(|s| add(&s.pool, Code::PoolDamaged, &s.path));
     all
@@ -323,6 +331,11 @@ mod tests {
         );
         let codes: Vec<_> = all.iter().map(|f| f.code.as_str()).collect();
         assert_eq!(codes, ["pool_degraded", "pool_degraded", "pool_full"]);
+        let hint = &all[0].hint;
+        assert!(
+            hint.contains("weir pool attach p") && hint.contains("weir pool replace p"),
+            "{hint}"
+        );
     }
 
     #[test]
@@ -381,6 +394,13 @@ mod tests {
             [&[0, 0], &[10, 9], &[11, 9], &[12, 10], &[12, 11], &[0, 11], &[10, 11], &[0, 0]];
         let expected = ["fault.began", "", "fault.changed", "", "", "fault.changed", "fault.ended"];
         assert_eq!(kinds(&steps.map(|s| doubtful(s))), expected);
+        let lost = |volumes: &[(&str, u64)]| {
+            let lost = volumes.iter().map(|(v, n)| ((*v).to_owned(), *n)).collect();
+            Told::default().next(&of(vec![PoolLive { lost, ..pool(900, "healthy") }]))
+        };
+        let steps = [&[][..], &[("v", 1)], &[("v", 2)], &[("v", 2), ("w", 1)], &[("w", 1)], &[]];
+        let expected = ["fault.began", "", "fault.changed", "", "fault.ended"];
+        assert_eq!(kinds(&steps.map(lost)), expected);
         let steps = [short(&["a"], 1), short(&["a"], 2), short(&["a", "b"], 2), short(&["b"], 2)];
         assert_eq!(kinds(&steps), ["", "fault.changed", ""]);
     }

@@ -192,8 +192,11 @@ impl Controller {
             if !self.up().volumes.contains(volume) {
                 return Err(self.not_ready("volume", volume));
             }
-            let twice = wanted[..i].contains(&wanted[i]);
-            if twice || self.snapshot(volume, name).await.is_ok() {
+            if wanted[..i].contains(&wanted[i]) {
+                let text = format!("snapshot `{volume}@{name}` is named twice");
+                return Err(Error::new(Code::InvalidRequest, text).hint("name each once"));
+            }
+            if self.snapshot(volume, name).await.is_ok() {
                 return Err(Error::new(
                     Code::SnapshotExists,
                     format!("snapshot `{volume}@{name}` exists"),

@@ -16,6 +16,8 @@ use zeroize::Zeroizing;
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// How much of what a command says on standard error is told.
 const TOLD: usize = 500;
+/// What is to be done about the key of a volume that is not there any more.
+pub(super) const AWAY: &str = "put the key back where it was, or name where it is now with `weir volume rekey VOLUME --old-key SOURCE --key SOURCE`";
 /// `O_NONBLOCK`: opening a pipe does not wait for a writer.
 const NONBLOCK: i32 = 0o4000;
 
@@ -26,10 +28,7 @@ pub(super) fn file(source: &KeySource, path: &str) -> Result<Material> {
     let file = match opened {
         Ok(f) => f,
         Err(e) => {
-            return no(
-                e.to_string(),
-                "put the key back where it was, or name where it is now with `weir volume rekey VOLUME --old-key SOURCE --key SOURCE`",
-            );
+            return no(e.to_string(), AWAY);
         }
     };
     let meta = match file.metadata() {

@@ -206,7 +206,11 @@ impl KeyRing {
     }
 
     async fn wrap(&self, with: &KeySource, volume: Naa, master: Master) -> Result<SealedKey> {
-        let material = self.material(with).await?;
+        // Nothing was wrapped with it yet.
+        let material = self.material(with).await.map_err(|e| match e.hint == fetch::AWAY {
+            true => e.hint("`weir key new PATH` makes a new key there; or name where there is one"),
+            false => e,
+        })?;
         let salt = random::<28>()?;
         let text = blocking(move || Ok(seal::seal(&material, volume, &master, &salt))).await?;
         let text = text.ok_or_else(|| Error::new(Code::Internal, "a key could not be wrapped"))?;

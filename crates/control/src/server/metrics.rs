@@ -91,9 +91,14 @@ fn pools(t: &mut Text, status: &Status, model: &Model) {
     each(t, "weir_pool_blocks_read_total", &help("read by volumes"), |c| c.blocks_read);
     let media = help("written to devices");
     each(t, "weir_pool_media_blocks_total", &media, |c| c.media_writes);
-    each(t, "weir_pool_damaged_total", "Copies found damaged.", |c| c.damaged);
+    each(
+        t,
+        "weir_pool_damaged_total",
+        "Copies found damaged, each once until it is mended.",
+        |c| c.damaged,
+    );
     each(t, "weir_pool_repaired_total", "Damaged copies mended.", |c| c.repaired);
-    each(t, "weir_pool_lost_total", "Blocks without a good copy.", |c| c.lost);
+    each(t, "weir_pool_lost_total", "Blocks found without a good copy, each once.", |c| c.lost);
     let device = |t: &mut Text, name: &str, help: &str, f: fn(&PoolDeviceLive) -> u64| {
         t.family(name, "counter", help);
         for (l, d) in live.iter().flat_map(|l| l.devices.iter().map(move |d| (l, d))) {

@@ -172,7 +172,7 @@ pub(super) async fn import_pool(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReleaseQuery {
-    /// Even if hosts of its volumes are logged in: their commands end with errors.
+    /// Even if hosts of its volumes are logged in: their commands end with errors. Disks of `weir attach` wait until the pool is back.
     #[serde(default)]
     force: bool,
 }
@@ -191,7 +191,9 @@ pub(super) async fn release_pool(
         false => app.controller.release_pool(name).await.map(|()| Vec::new())?,
     };
     let text = |(host, volume): (String, String)| {
-        format!("host `{host}` was logged in: its commands to volume `{volume}` end with errors")
+        format!(
+            "host `{host}` was logged in: its commands to volume `{volume}` end with errors; a disk of `weir attach` waits until the pool is back"
+        )
     };
     Ok((notes::warnings(taken.into_iter().map(text)), StatusCode::NO_CONTENT))
 }

@@ -22,7 +22,7 @@ fn failed(e: &StoreError) -> Error {
         StoreError::Unfinished(e) => return failed(e),
         StoreError::Io(_) => Code::IoError,
         StoreError::Pool(_) | StoreError::Unread(_) => Code::PoolDamaged,
-        StoreError::Request(_) => Code::InvalidRequest,
+        StoreError::Request(_) | StoreError::State(_) => Code::InvalidRequest,
     };
     Error::new(code, "the pool cannot be looked at").because(e).hint(
         "name all devices of the pool; `weir dump --device FILE label` says whose a device is",

@@ -59,6 +59,7 @@ impl OpenPool {
     pub(in crate::plane) fn live(&self, name: &str) -> PoolLive {
         let s = self.pool.status();
         let c = self.pool.counters();
+        let (damaged, lost) = self.pool.found_wrong();
         let ill: Vec<String> = s
             .devices
             .iter()
@@ -122,10 +123,10 @@ impl OpenPool {
                 media_writes: c.media_writes,
                 groups: c.groups,
                 checkpoints: c.checkpoints,
-                damaged: c.damaged,
+                damaged,
                 repaired: c.repaired,
                 relocated: c.relocated,
-                lost: c.lost,
+                lost,
                 devices_failed: c.devices_failed,
                 replayed: c.replayed,
             },
@@ -133,6 +134,7 @@ impl OpenPool {
             overdue: self.overdue(),
             opening: self.opening,
             damage: self.pool.damage().into_iter().map(damage).collect(),
+            lost: self.pool.losses(),
             ..PoolLive::default()
         }
     }

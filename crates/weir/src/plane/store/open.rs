@@ -60,6 +60,9 @@ pub(super) fn failed(what: String, e: &StoreError) -> Error {
         StoreError::Request(_) => Error::new(Code::InvalidRequest, what)
             .because(e)
             .hint("`weir snapshot list` and `weir pool show` tell what is there"),
+        StoreError::State(_) => Error::new(Code::DeviceState, what)
+            .because(e)
+            .hint("`weir pool show` tells how the pool and its devices stand"),
     }
 }
 
