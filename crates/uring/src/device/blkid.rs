@@ -1,7 +1,7 @@
 //! What libblkid (util-linux) knows of a device, loaded when it is first wanted and where it is installed.
 
 use super::{Found, Held};
-use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
@@ -13,6 +13,7 @@ type Free = unsafe extern "C" fn(Probe);
 type SetDevice = unsafe extern "C" fn(Probe, c_int, c_longlong, c_longlong) -> c_int;
 type Set = unsafe extern "C" fn(Probe, c_int) -> c_int;
 type Next = unsafe extern "C" fn(Probe) -> c_int;
+type Known = unsafe extern "C" fn(*const c_char) -> c_int;
 type Value = unsafe extern "C" fn(Probe, *const c_char, *mut *const c_char, *mut usize) -> c_int;
 
 /// The functions of the library that are used, with their types as in `blkid.h`.
@@ -25,6 +26,7 @@ struct Api {
     partitions: Set,
     next: Next,
     value: Value,
+    known: [Known; 2],
 }
 
 /// `BLKID_SUBLKS_LABEL`, `BLKID_SUBLKS_TYPE`.
@@ -73,6 +75,7 @@ fn load() -> Option<Api> {
         partitions: function!(Set, c"blkid_probe_enable_partitions"),
         next: function!(Next, c"blkid_do_probe"),
         value: function!(Value, c"blkid_probe_lookup_value"),
+        known: [function!(Known, c"blkid_known_fstype"), function!(Known, c"blkid_known_pttype")],
     })
 }
 
@@ -105,6 +108,13 @@ impl Probing {
         let text = String::from_utf8_lossy(&bytes[..end]);
         Some(text.chars().filter(|c| !c.is_control()).collect())
     }
+}
+
+/// Whether the library calls something so that it may find.
+pub(super) fn knows(word: &str) -> bool {
+    let (Some(api), Ok(word)) = (api(), CString::new(word)) else { return false };
+    // SAFETY: the word ends in 0; the functions only compare it.
+    api.known.iter().any(|known| unsafe { known(word.as_ptr()) } != 0)
 }
 
 /// What the library finds in so many bytes from an offset; none where it is not installed, or does not work.

@@ -28,6 +28,12 @@ impl std::fmt::Display for Found {
     }
 }
 
+/// Whether something that may be found in a device is called so. Where libblkid is not installed its words are not known.
+pub fn is_kind(word: &str) -> bool {
+    let is_it = |kind: &str| kind.eq_ignore_ascii_case(word);
+    is_it("data") || signature::kinds().any(is_it) || blkid::knows(word)
+}
+
 /// What is in a device. Empty: nothing that anybody would miss, as far as can be seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {

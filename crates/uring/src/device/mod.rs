@@ -20,7 +20,7 @@ mod users;
 pub use crate::closing::{Closings, is_closing};
 pub use answers::ask;
 pub use below::{Below, Part, above, below, below_bytes, used_beside};
-pub use content::{Contents, Found};
+pub use content::{Contents, Found, is_kind};
 pub use extent::Extent;
 pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, overlap, same_name, says_where};

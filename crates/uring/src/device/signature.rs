@@ -93,6 +93,12 @@ const TABLE: &[(&str, At, &[u8])] = &[
 ];
 
 /// A text in a field that is filled with zeros.
+/// The words for all that can be found.
+pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
+    let tested = ["ext2", "ext3", "ext4", "mbr", "lvm2", "zfs", "md"];
+    TABLE.iter().map(|(kind, ..)| *kind).chain(tested)
+}
+
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]);

@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Contents, all_of, opened_by, used_by};
+use weir_uring::device::{Contents, all_of, is_kind, opened_by, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -35,6 +35,19 @@ pub(super) fn kept(used: impl Fn() -> Option<String>) -> Option<String> {
         found = used()?;
     }
     Some(found)
+}
+
+/// Refuses words for what may be destroyed that no refusal uses: somebody means something else.
+pub(crate) fn check_words(overwrite: &Overwrite) -> Result<()> {
+    match overwrite.0.iter().find(|w| !is_kind(w)) {
+        None => Ok(()),
+        Some(word) => {
+            let text = format!("`{word}` is nothing that a device can have in it");
+            Err(Error::new(Code::InvalidRequest, text)
+                .because("what may be destroyed is named in the words of the refusal without it")
+                .hint("leave it out, and see what is said of the device; or name e.g. ext4, gpt or data"))
+        }
+    }
 }
 
 /// Refuses what has something in it that may not be lost.

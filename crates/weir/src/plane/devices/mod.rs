@@ -20,7 +20,7 @@ mod taken;
 mod tests;
 mod yielded;
 
-pub(crate) use admit::check_blank;
+pub(crate) use admit::{check_blank, check_words};
 pub(crate) use below::To;
 pub(crate) use label::whole;
 pub(crate) use lent::Lending;

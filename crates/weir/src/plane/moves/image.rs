@@ -1,7 +1,7 @@
 //! Foreign files and disks that are volumes as they are.
 
 use super::super::devices::{
-    Holds, Owner, To, Wait, Waited, another, check_blank, in_use, remove, unusable,
+    Holds, Owner, To, Wait, Waited, another, check_blank, check_words, in_use, remove, unusable,
 };
 use super::super::node::Node;
 use std::io::ErrorKind;
@@ -18,7 +18,7 @@ fn create(path: &Path, size: u64) -> Result<Made> {
         ErrorKind::AlreadyExists => {
             Error::new(Code::DeviceInUse, format!("`{}` exists", path.display()))
                 .because("--create makes a new file")
-                .hint("name another one; or leave --create out, and what is in it is overwritten")
+                .hint("name another one; or leave --create out, and say what in it may be destroyed, as in --overwrite ext4")
         }
         _ => unusable(path, e),
     })
@@ -56,6 +56,7 @@ fn look(
             Some(_) if made.is_some_and(|made| made.is(held.identity())) => {}
             Some(_) if made.is_some() => return Err(another(&path)),
             Some(overwrite) => {
+                check_words(overwrite)?;
                 holds.check_belongs(&held, &path, None)?;
                 check_blank(&held, &path, overwrite)?;
                 holds.check_alone(&held, &path, PoolId(0), waited)?;

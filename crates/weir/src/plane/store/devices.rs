@@ -2,7 +2,7 @@
 
 use super::open::failed;
 use super::{Node, OpenPool, Pool};
-use crate::plane::devices::{Make, Owner, closed, in_use};
+use crate::plane::devices::{Make, Owner, check_words, closed, in_use};
 use crate::plane::local::Local;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ fn wrong(e: &StoreError) -> Error {
         StoreError::Request(_) => Error::new(Code::InvalidDevice, "the devices stay as they are")
             .because(e)
             .hint("`weir pool show` numbers the devices and tells how they stand"),
+        StoreError::State(_) => failed("the devices stay as they are".into(), e),
         e => failed("the devices could not be changed".into(), e),
     }
 }
@@ -129,6 +130,9 @@ impl Node {
     ) -> Result<()> {
         let service =
             self.with_pool(pool, |p: Rc<OpenPool>| Box::pin(async move { Ok(p.service()) }));
+        if let Inside::Only(overwrite) | Inside::OwnOr(overwrite) = inside {
+            check_words(overwrite)?;
+        }
         // One that is not open has none.
         let (in_service, given_up) = service.await.unwrap_or_default();
         let owner = Owner::Pool(pool.to_owned());
