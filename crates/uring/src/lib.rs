@@ -25,6 +25,6 @@ pub use closing::never_wait;
 pub use control::control;
 pub use device::{Held, HoldError, Identity};
 pub use file::{FileDisk, OpenOptions, Opened, Remains};
-pub use net::{Congestion, SocketOptions, TcpListener, TcpStream, WouldBlock, pin_to_core};
+pub use net::{Congestion, SocketOptions, TcpListener, TcpStream, WouldBlock, cores, pin_to_core};
 pub use ring::{Ring, Watch};
 pub use thread::thread_waits_in;

@@ -327,6 +327,22 @@ impl AsRawFd for TcpListener {
     }
 }
 
+/// The processor cores that this thread may run on; empty if that is not known.
+pub fn cores() -> Vec<u16> {
+    // SAFETY: an all-zero cpu_set_t is an empty set; the call writes at most its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) < 0 {
+            return Vec::new();
+        }
+        set
+    };
+    // SAFETY: the index is within the set.
+    (0..libc::CPU_SETSIZE as u16)
+        .filter(|c| unsafe { libc::CPU_ISSET(usize::from(*c), &set) })
+        .collect()
+}
+
 /// Binds the calling thread to one processor.
 ///
 /// # Errors

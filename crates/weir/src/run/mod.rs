@@ -3,6 +3,7 @@
 mod attach;
 mod bench;
 mod copy;
+pub(crate) mod cores;
 mod flow;
 mod inquiry;
 mod offline;

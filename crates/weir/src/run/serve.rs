@@ -133,6 +133,7 @@ impl Daemon {
         declared: Declared,
         stopping: &Stopping,
     ) -> Result<Option<Daemon>> {
+        super::cores::check(&config.cores, Code::InvalidConfig)?;
         let daemon = Daemon::open(config, unsummed, declared, stopping).await?;
         let up = tokio::select! {
             biased;

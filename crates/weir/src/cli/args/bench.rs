@@ -2,6 +2,7 @@
 
 use super::{LoginArgs, Policy, PollMode};
 use crate::cli::parse;
+use crate::run::cores;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -264,9 +265,19 @@ impl BenchArgs {
     /// What the parser cannot see.
     pub(crate) fn check(&self) -> weir_control::Result<()> {
         let wrong = |message: &str| Error::new(Code::InvalidRequest, message);
+        let runtime = match &self.command {
+            Some(BenchCommand::Scenario(s)) => Some(s.runtime),
+            None => self.runtime,
+        };
+        if runtime.is_some_and(|t| t.is_zero()) {
+            return Err(wrong("--runtime is no time at all")
+                .because("nothing would be measured")
+                .hint("give it some, e.g. --runtime 10s"));
+        }
         if self.command.is_some() {
             return Ok(());
         }
+        cores::check(&self.cores, Code::InvalidRequest)?;
         if self.bs == 0 || !self.bs.is_multiple_of(512) || self.bs > 64 << 20 {
             return Err(wrong("--bs is not a size that a command can have")
                 .because(format!("it is {} bytes", self.bs))
