@@ -255,13 +255,19 @@ pub(super) async fn start(
             )
         });
     }
-    let mut progress = Progress::new(volume, json);
-    while !m.is_over() {
-        progress.show(step(&m));
-        tokio::time::sleep(ASK).await;
-        m = client.migration(volume).await?;
-    }
-    drop(progress);
+    let over = async {
+        let mut progress = Progress::new(volume, json);
+        while !m.is_over() {
+            progress.show(step(&m));
+            tokio::time::sleep(ASK).await;
+            m = client.migration(volume).await?;
+        }
+        Ok::<_, Error>(m)
+    };
+    let ends = format!(
+        "`weir migrate show {volume}` tells how far, `weir migrate cancel {volume}` ends it"
+    );
+    let m = progress::while_wanted(json, ends, over).await?;
     output::show(json, &m, |m| {
         format!(
             "volume {volume}: {}, {} of {} copied in {} s",

@@ -211,6 +211,34 @@ pub(crate) async fn waited<R>(
     }
 }
 
+/// Exit code of who is interrupted, as shells give it.
+const INTERRUPTED: i32 = 130;
+
+/// Waits for what the daemon does by itself. Who does not want to wait any more (Ctrl-C) is told that it goes on, and what `ends` it.
+pub(crate) async fn while_wanted<R>(
+    json: bool,
+    ends: impl Into<String>,
+    work: impl Future<Output = R>,
+) -> R {
+    let done = {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            done = &mut work => Some(done),
+            Ok(()) = tokio::signal::ctrl_c() => None,
+        }
+    };
+    match done {
+        Some(done) => done,
+        None => {
+            if !json {
+                super::say(&format!("not waited for any more: it goes on; {}\n", ends.into()));
+            }
+            super::log::settle();
+            std::process::exit(INTERRUPTED)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

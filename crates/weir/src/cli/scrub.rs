@@ -49,13 +49,19 @@ impl Command {
         match self {
             Command::Start { pool, rate, wait } => {
                 let mut live = client.start_scrub(&pool, &ScrubSpec { rate }).await?;
-                let mut progress = Progress::new(&pool, json);
-                while wait && let Some(l) = live.as_ref().filter(|l| l.state == "running") {
-                    progress.show(step(l));
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                    live = client.scrub(&pool).await?;
-                }
-                drop(progress);
+                let over = async {
+                    let mut progress = Progress::new(&pool, json);
+                    while wait && let Some(l) = live.as_ref().filter(|l| l.state == "running") {
+                        progress.show(step(l));
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                        live = client.scrub(&pool).await?;
+                    }
+                    Ok::<_, Error>(live)
+                };
+                let ends = format!(
+                    "`weir scrub status {pool}` tells how far, `weir scrub stop {pool}` ends it"
+                );
+                let live = progress::while_wanted(json, ends, over).await?;
                 output::show(json, &live, text)?;
                 match live {
                     Some(l) if wait && l.lost > 0 => Err(Error::new(
