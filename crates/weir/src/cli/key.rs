@@ -3,6 +3,7 @@
 use super::output;
 use clap::Subcommand;
 use std::path::PathBuf;
+use weir_control::{Code, Error};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -18,6 +19,9 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self, json: bool) -> anyhow::Result<()> {
         let Command::New { path } = self;
+        // As `--key` wants it.
+        let path = std::path::absolute(&path)
+            .map_err(|e| Error::new(Code::IoError, "there is no such path").because(e))?;
         weir_control::keys::new_key_file(&path)?;
         let made = serde_json::json!({ "key": format!("file:{}", path.display()) });
         output::show(json, &made, |_| {

@@ -213,6 +213,7 @@ pub(crate) enum Command {
         /// The pool.
         name: String,
         /// Even if hosts of its volumes are logged in: their commands end with errors, and what they have not written yet is lost.
+        /// Disks of `weir attach` wait until the pool is back.
         #[arg(long)]
         force: bool,
         /// Do not ask.
@@ -352,7 +353,11 @@ async fn act(
 ) -> anyhow::Result<()> {
     let mut pool = client.pool_device(name, &action).await?;
     if wait {
-        pool = wait::settled(&client, name, &action, json).await?;
+        let ends = format!(
+            "`weir pool show {name}` tells how far, `weir pool cancel {name} NUMBER` ends it"
+        );
+        let over = wait::settled(&client, name, &action, json);
+        pool = progress::while_wanted(json, ends, over).await?;
     }
     output::show(json, &pool, details)
 }
@@ -419,11 +424,14 @@ fn details(p: &PoolInfo) -> String {
         }
     }
     text.push('\n');
-    let mut t = Table::new(&[">#", "KIND", ">SIZE", "PATH"]);
+    // What numbers the devices of a protected pool have is on them.
+    let is_numbered = p.protection.is_none();
+    let heads = [">#", "KIND", ">SIZE", "PATH"];
+    let mut t = Table::new(if is_numbered { &heads } else { &heads[1..] });
     for (i, d) in p.devices.iter().enumerate() {
         let size = if d.size == 0 { "-".to_string() } else { format_size(d.size) };
-        let path = d.path.clone().unwrap_or_default();
-        t.row(vec![i.to_string(), d.kind.as_str().into(), size, path]);
+        let row = [d.kind.as_str().into(), size, d.path.clone().unwrap_or_default()];
+        t.row(is_numbered.then(|| i.to_string()).into_iter().chain(row).collect());
     }
     text + &t.text()
 }
@@ -453,7 +461,7 @@ fn protection(p: &PoolInfo, pr: &Protection) -> String {
     fields.push((
         "damaged",
         format!(
-            "{} copies, {} mended ({} moved to spare blocks), {} blocks lost",
+            "{} copies, {} mended ({} moved to spare blocks), {} blocks lost, since it was opened",
             c.damaged, c.repaired, c.relocated, c.lost
         ),
     ));
@@ -491,7 +499,11 @@ fn protection(p: &PoolInfo, pr: &Protection) -> String {
     for d in &l.devices {
         t.row(vec![
             d.number.to_string(),
-            if d.draining { format!("{}, draining", d.state) } else { d.state.clone() },
+            match d.slabs {
+                0 if d.draining => format!("{}, drained", d.state),
+                _ if d.draining => format!("{}, draining", d.state),
+                _ => d.state.clone(),
+            },
             format_size(d.size),
             d.slabs.to_string(),
             d.room.to_string(),

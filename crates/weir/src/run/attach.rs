@@ -7,7 +7,7 @@ pub(crate) use self::detach::detach;
 
 use self::daemon::{Addresses, Guest};
 use super::remote::{fnv, initiator_port, login, machine};
-use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol};
+use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol, RunDir};
 use crate::cli::log::{log_to_file, log_to_stderr};
 use crate::cli::output::{self, Table};
 use std::collections::BTreeSet;
@@ -354,7 +354,7 @@ fn said(e: AttachError) -> Error {
     Error::new(code, e.message).because(e.reason).hint(e.hint)
 }
 
-fn text(s: &State) -> String {
+fn text(s: &State, run: &RunDir) -> String {
     let size = format_size(s.size);
     let ro = if s.read_only { ", read-only" } else { "" };
     let disk = s.link.as_ref().unwrap_or(&s.device).display();
@@ -366,14 +366,17 @@ fn text(s: &State) -> String {
     let made = s.mapped.as_ref().map_or(String::new(), |m| daemon::sentence(m) + "\n");
     let also = if s.mapped.is_some() { ", and what was made for it" } else { "" };
     format!(
-        "{disk} ({device}) is volume {}, {size}{ro}, by {} and {}\n{unnamed}{made}`weir detach {}` takes it away{also}",
-        s.volume, s.protocol, s.method, s.name
+        "{disk} ({device}) is volume {}, {size}{ro}, by {} and {}\n{unnamed}{made}`{}` takes it away{also}",
+        s.volume,
+        s.protocol,
+        s.method,
+        run.detach(&s.name)
     )
 }
 
 fn serve_here(args: &AttachArgs, attached: Result<Attachment>) -> anyhow::Result<ExitCode> {
     let a = attached?;
-    let said = output::show(args.json, a.state(), text);
+    let said = output::show(args.json, a.state(), |s| text(s, &args.run));
     serve(a, said)
 }
 
@@ -441,7 +444,7 @@ fn start_child(args: &AttachArgs) -> anyhow::Result<ExitCode> {
             .into());
     };
     let state: State = serde_json::from_value(attached.clone())?;
-    output::show(args.json, &state, text)?;
+    output::show(args.json, &state, |s| text(s, &args.run))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -481,7 +484,9 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
             Some(s) => {
                 let process = match life {
                     Life::Alive => s.pid.to_string(),
-                    Life::Ended => format!("{} has ended; `weir detach {name}` cleans up", s.pid),
+                    Life::Ended => {
+                        format!("{} has ended; `{}` cleans up", s.pid, args.run.detach(&name))
+                    }
                     Life::Elsewhere => {
                         format!("{} of another pid namespace; may live, detach it there", s.pid)
                     }

@@ -4,7 +4,7 @@ use super::{LoginArgs, Policy};
 use crate::cli::parse;
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_control::{Code, Error};
 
@@ -44,6 +44,16 @@ pub(crate) struct RunDir {
         help_heading = "Attachment"
     )]
     pub(crate) run_dir: PathBuf,
+}
+
+impl RunDir {
+    /// The command that takes a disk away.
+    pub(crate) fn detach(&self, name: &str) -> String {
+        match self.run_dir == Path::new(weir_attach::state::RUN_DIR) {
+            true => format!("weir detach {name}"),
+            false => format!("weir detach {name} --run-dir {}", self.run_dir.display()),
+        }
+    }
 }
 
 /// `weir attach`.

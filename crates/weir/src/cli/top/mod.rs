@@ -29,8 +29,8 @@ pub(crate) struct Args {
     /// Print so many times and end.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Time between two pictures.
-    #[arg(long, short, default_value = "1s", value_parser = parse::duration)]
+    /// Time between two pictures, at least 100ms.
+    #[arg(long, short, default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// What to look at [default: volumes on a terminal, else everything].
     #[arg(long, value_enum)]
@@ -45,6 +45,14 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Least time between two pictures.
 const LEAST: Duration = Duration::from_millis(100);
+
+/// A time between two pictures.
+fn interval(text: &str) -> Result<Duration, String> {
+    match parse::duration(text)? {
+        time if time < LEAST => Err(format!("at least {} ms", LEAST.as_millis())),
+        time => Ok(time),
+    }
+}
 
 /// What is asked for at once.
 #[derive(Debug, Serialize)]
@@ -119,7 +127,7 @@ impl Args {
             if times == Some(printed) {
                 return Ok(());
             }
-            tokio::time::sleep(self.interval.max(LEAST)).await;
+            tokio::time::sleep(self.interval).await;
             round = Round::ask(client).await?;
         }
     }
@@ -134,7 +142,7 @@ impl Args {
         let mut wish = Wish::new(self.view.unwrap_or(View::Volumes), self.sort);
         let colour = terminal::has_colour();
         let mut resized = signal(SignalKind::window_change())?;
-        let mut tick = tokio::time::interval(self.interval.max(LEAST));
+        let mut tick = tokio::time::interval(self.interval);
         tick.tick().await;
         loop {
             let (lines, page) = screen::screen(&round, &mut wish, terminal::size());

@@ -30,16 +30,18 @@ pub(crate) fn detach(args: DetachArgs) -> anyhow::Result<ExitCode> {
     })?;
     match kept.into_iter().next() {
         None => Ok(ExitCode::SUCCESS),
-        Some(left) => Err(not_taken_back(&args.name, &left.made.mapped, left.why).into()),
+        Some(left) => Err(not_taken_back(&args, &left.made.mapped, left.why).into()),
     }
 }
 
 /// The disk is gone, and something else is not.
-fn not_taken_back(name: &str, m: &Mapped, why: Error) -> Error {
+fn not_taken_back(args: &DetachArgs, m: &Mapped, why: Error) -> Error {
+    let name = &args.name;
     let what =
         format!("volume {} may still be mapped to host {}, as it was for {name}", m.volume, m.host);
+    let detach = args.run.detach(name);
     let by_hand = daemon::by_hand(m);
     Error::new(why.code, what).because(&why).hint(format!(
-        "`weir detach {name}` again takes it back later; or by hand: {by_hand}; `weir detach {name} --force` then forgets it"
+        "`{detach}` again takes it back later; or by hand: {by_hand}; `{detach} --force` then forgets it"
     ))
 }
