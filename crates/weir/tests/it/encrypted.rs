@@ -460,3 +460,57 @@ fn kill_9_leaves_the_key_of_before_or_of_after() {
     println!("8 kills, {changed} changes of the key got through");
     d.stop();
 }
+
+/// A page of the documentation.
+fn page(name: &str) -> String {
+    let path = format!("{}/../../docs/{name}.md", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).expect("the page")
+}
+
+/// The blocks of a page that are for a configuration file.
+fn blocks(name: &str) -> Vec<String> {
+    let block = |text: &str| text.split("```").next().map(str::to_owned);
+    page(name).split("```toml\n").skip(1).filter_map(block).collect()
+}
+
+/// What a page says in its sentences about configuration files is to be in `[[pool]]` or `[[volume]]`.
+fn lines(name: &str, table: &str) -> String {
+    let page = page(name);
+    let about = page.lines().filter(|l| l.starts_with("In a configuration file:"));
+    let about = about.filter(|l| l.contains(&format!("`[[{table}]]`")));
+    let code = about.flat_map(|l| l.split('`').skip(1).step_by(2));
+    code.filter(|c| c.contains(" = ")).fold(String::new(), |all, c| all + c + "\n")
+}
+
+#[test]
+fn the_lines_of_the_pages_can_be_applied() {
+    let mut d = daemon("pages");
+    let apply = |text: &str| {
+        let file = d.path("page.toml");
+        std::fs::write(&file, text).expect("written");
+        d.ok(&format!("apply {file}"));
+    };
+    let form = |name: &str, volume: &str| {
+        let blocks = blocks(name);
+        assert!(!blocks.is_empty(), "{name} has some");
+        let key = format!("file:{}", d.path("v.key"));
+        blocks.iter().for_each(|b| apply(&b.replace("file:/etc/weir/db-03.key", &key)));
+        d.json(&format!("volume show {volume}"))["layout"]["form"].clone()
+    };
+    let encrypted = form("encryption", "db-03");
+    assert_eq!(encrypted["encryption"]["key"], format!("file:{}", d.path("v.key")));
+    assert_eq!(form("compression", "logs")["compression"]["algorithm"], "zstd:5");
+    assert_eq!(form("deduplication", "desktops")["deduplication"]["chunk"], 4096);
+    let (of_pool, of_volume) = (lines("pools", "pool"), lines("pools", "volume"));
+    assert!(of_pool.contains("raid") && of_volume.contains("snapshots"), "{of_pool}{of_volume}");
+    let device = |n| format!("{{ kind = 'file', path = '{}', size = '128M' }}", d.path(n));
+    apply(&format!(
+        "[[pool]]\nname = 'lines'\ndevices = [{}, {}]\n{of_pool}[[volume]]\nname = 'ruled'\npool = 'lines'\nsize = '16M'\n{of_volume}",
+        device("l0"),
+        device("l1")
+    ));
+    assert_eq!(d.json("pool show lines")["protection"]["memory"], "full");
+    assert!(d.ok("snapshot policy show ruled").contains("10m"));
+    assert_eq!(faults(&d), [Value::Null; 0]);
+    d.stop();
+}

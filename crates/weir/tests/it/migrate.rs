@@ -243,6 +243,51 @@ fn a_foreign_file_is_adopted_moved_off_and_exported() {
     d.stop();
 }
 
+#[test]
+fn who_waits_is_told_how_it_ended() {
+    let mut d = Daemon::new("migrate-ends");
+    d.start();
+    d.ok(&format!("pool create plain --device file:{}:96M", d.path("plain")));
+    d.ok(&format!("pool create small --raid 0 --device file:{}:32M", d.path("small")));
+    d.ok(&format!("pool create safe --raid 1 {}", d.devices(2, "192M")));
+    d.ok("volume create v --pool plain --size 64M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let (file, data) = (d.path("data"), noise(12, 48 * MIB));
+    std::fs::write(&file, &data).expect("written");
+    d.write("v", &file);
+    // The new place is full before everything is there.
+    assert_eq!(d.fails("migrate start v --to small --wait", 1).0, "migration_failed");
+    let moves = || !d.json("volume show v")["migration"].is_null();
+    std::thread::scope(|s| {
+        let waits = s.spawn(|| d.fails("migrate start v --to safe --rate 1M --wait", 4));
+        d.until("it moves", moves);
+        d.ok("migrate cancel v");
+        assert_eq!(waits.join().expect("it ended").0, "migration_cancelled");
+    });
+    // Who does not want to wait any more is told that it goes on, and what ends it.
+    let waits = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args("migrate start v --to safe --rate 1M --wait".split(' '))
+        .env_clear()
+        .env("WEIR_DATA_DIR", &d.dir)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("weir runs");
+    d.until("it moves", moves);
+    std::thread::sleep(Duration::from_secs(1));
+    let sent = std::process::Command::new("kill").args(["-INT", &waits.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let out = waits.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(130) && said.contains("weir migrate cancel v"), "{said}");
+    assert!(moves(), "it goes on");
+    d.ok("migrate cancel v");
+    assert!(d.read("v", data.len()) == data);
+    d.stop();
+}
+
 /// What a daemon has not seen being written it has no maps of in memory.
 #[test]
 fn a_thin_volume_stays_thin_when_it_moves_after_a_restart() {

@@ -141,6 +141,7 @@ fn snapshots_clones_scrub_check_and_dump() {
         ("snapshot create a@s1", 4, "snapshot_exists"),
         ("snapshot create c", 7, "unsupported"),
         ("snapshot create a c", 2, "invalid_request"),
+        ("snapshot create a@q a@q", 2, "invalid_request"),
         ("snapshot delete a@none --yes", 3, "snapshot_not_found"),
         ("snapshot revert a@s1 --yes", 4, "volume_mapped"),
         ("volume delete b --yes", 4, "volume_mapped"),
@@ -441,5 +442,96 @@ fn data_without_checksums_is_for_measuring_and_never_taken_for_good() {
     let out = crate::common::weir(&d.dir, &args);
     assert!(!out.status.success(), "{:?}", crate::common::texts(&out));
     assert!(d.read("w", MIB) == data);
+    d.stop();
+}
+
+/// Writes something else over a block, wherever it is on a device that nobody has open.
+fn spoil(d: &Daemon, disk: &str, block: &[u8]) {
+    let mut bytes = std::fs::read(d.path(disk)).expect("the device");
+    let found = bytes.chunks_mut(4096).find(|b| *b == block).expect("it is there");
+    found[77] ^= 0x10;
+    std::fs::write(d.path(disk), &bytes).expect("written");
+}
+
+#[test]
+fn what_a_scrub_finds_lost_is_its_exit_code_and_a_fault_until_it_is_written_anew() {
+    let mut d = Daemon::new("scrub-lost");
+    d.start();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "64M")));
+    d.ok("volume create v --size 16M --block-size 4096");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let (file, data) = (d.path("data"), noise(3, MIB));
+    std::fs::write(&file, &data).expect("written");
+    d.write("v", &file);
+    d.ok("scrub start p --wait");
+    d.stop();
+    let block = |n: usize| &data[n * 4096..(n + 1) * 4096];
+    spoil(&d, "disk0", block(2));
+    spoil(&d, "disk1", block(2));
+    spoil(&d, "disk1", block(10));
+    d.start();
+    for _ in 0..2 {
+        assert_eq!(d.fails("scrub start p --wait", 9).0, "data_mismatch");
+    }
+    let shown = d.json("pool show p")["live"]["counters"].clone();
+    assert_eq!((&shown["damaged"], &shown["lost"]), (&3.into(), &1.into()), "each once: {shown}");
+    let faults = d.json("status")["faults"].clone();
+    assert_eq!(
+        (faults.as_array().map(Vec::len), &faults[0]["code"]),
+        (Some(1), &"data_lost".into())
+    );
+    assert_eq!(faults[0]["object"], "pool/p");
+    assert!(faults[0]["text"].to_string().contains("1 block of `v`"), "{faults}");
+    let told = |word: &str| {
+        let events = d.ok("events");
+        events.lines().any(|l| l.contains(word) && l.contains("data_lost"))
+    };
+    d.until("it is told", || told("fault.began"));
+    d.write("v", &file);
+    assert_eq!(d.json("status")["faults"], serde_json::json!([]));
+    d.until("its end is told", || told("fault.ended"));
+    d.ok("scrub start p --wait");
+    assert!(d.read("v", MIB) == data);
+    d.stop();
+}
+
+#[test]
+fn what_devices_do_not_stand_for_is_a_conflict() {
+    let mut d = Daemon::new("device-state");
+    d.start();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(3, "64M")));
+    d.ok("volume create v --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    std::fs::write(d.path("data"), noise(3, MIB)).expect("written");
+    d.write("v", &d.path("data"));
+    for line in ["pool remove p 0", "pool cancel p 0", "pool resync p", "pool resume p"] {
+        assert_eq!(d.fails(line, 4).0, "device_state", "weir {line}");
+    }
+    d.fails(&format!("pool attach p --device file:{}", d.path("disk0")), 4);
+    assert_eq!(d.fails("pool remove p 7", 2).0, "invalid_device");
+    // What has nothing of Weir's on it is no device, whatever it is to become.
+    let blank = d.path("blank");
+    std::fs::write(&blank, vec![0; 64 * MIB]).expect("written");
+    for line in ["pool attach p", "pool import"] {
+        let (code, said) = d.fails(&format!("{line} --device file:{blank}"), 2);
+        assert_eq!(code, "invalid_device", "weir {line}: {said}");
+    }
+    d.ok("pool drain p 2 --wait");
+    assert!(d.ok("pool show p").contains("in-sync, drained"), "{}", d.ok("pool show p"));
+    d.ok("pool remove p 2");
+    // What takes the place of a spare is one.
+    d.ok(&format!("pool add p --spare --device file:{}:64M", d.path("s1")));
+    let spare = |d: &Daemon| {
+        let p = d.json("pool show p");
+        let all = p["live"]["devices"].as_array().expect("devices").clone();
+        let all = all.into_iter().filter(|x| x["state"] == "spare");
+        all.map(|x| (x["number"].clone(), x["path"].to_string())).collect::<Vec<_>>()
+    };
+    let number = spare(&d)[0].0.clone();
+    d.ok(&format!("pool replace p {number} --device file:{}:64M --wait", d.path("s2")));
+    d.until("the old one leaves", || spare(&d).len() == 1 && spare(&d)[0].1.contains("/s2"));
+    assert_eq!(d.json("pool show p")["live"]["devices"].as_array().map(Vec::len), Some(3));
     d.stop();
 }

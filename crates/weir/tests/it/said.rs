@@ -118,3 +118,80 @@ fn a_quickstart_that_has_ended_does_not_say_to_look_around() {
     assert!(said.contains("was served at") && said.contains("ends now"), "{said}");
     assert!(!said.contains("To look around") && !said.contains("is served at"), "{said}");
 }
+
+#[test]
+fn what_makes_no_sense_is_refused_with_what_does() {
+    let mut d = Daemon::new("said-sense");
+    d.start();
+    let at = d.target();
+    d.ok(&format!("pool create safe --raid 0 --device file:{}:64M", d.path("safe")));
+    for (line, exit, words) in [
+        ("pool create m --device ram:64M --overwrite nonsense".to_owned(), 2, "`nonsense`"),
+        (format!("bench --target {at} --lun 0 --runtime 0"), 2, "--runtime"),
+        (format!("bench --target {at} --lun 0 --cores 9999"), 2, "core 9999"),
+        ("top --once --interval 1ms".to_owned(), 2, "at least 100 ms"),
+        (format!("inquiry --target {at} --lun 99"), 3, "no LUN 99"),
+        (format!("bench --target {at} --lun 99 --runtime 1"), 3, ""),
+        (
+            format!("volume create v --size 8M --encrypt --key file:{}", d.path("none")),
+            4,
+            "key new",
+        ),
+    ] {
+        let (_, said) = d.fails(&line, exit);
+        assert!(said.contains(words) && !said.contains("rekey"), "weir {line}: {said}");
+    }
+    d.ok("pool create m --device ram:64M --overwrite ext4,DATA");
+    // What is made is named as it is asked for.
+    let out = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["key", "new", "k.key", "--json"])
+        .current_dir(&d.dir)
+        .output()
+        .expect("weir runs");
+    let made: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let key = made["key"].as_str().expect("a source").to_owned();
+    d.ok(&format!("volume create v --pool safe --size 8M --encrypt --key {key}"));
+    d.stop();
+    let refused = texts(&weir(&d.dir, &["serve", "--listen", "127.0.0.1:0", "--cores", "9999"])).1;
+    assert!(refused.contains("no core 9999") && refused.contains("it may use"), "{refused}");
+}
+
+#[test]
+fn a_volume_is_read_into_what_has_no_places() {
+    let mut d = Daemon::new("said-streams");
+    d.start();
+    d.ok("pool create m --device ram:64M");
+    d.ok("volume create v --size 8M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let (file, data) = (d.path("data"), crate::common::noise(5, 1 << 20));
+    std::fs::write(&file, &data).expect("written");
+    d.write("v", &file);
+    let (at, pipe) = (d.target(), d.path("pipe"));
+    d.ok(&format!("read --target {at} --volume v --output /dev/null"));
+    d.ok(&format!("copy srp://{at}/v /dev/null"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let length = data.len();
+    for line in [
+        format!("read --target {at} --volume v --length {length} --output {pipe}"),
+        format!("copy srp://{at}/v {pipe} --length {length}"),
+    ] {
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read(pipe)
+        });
+        d.ok(&line);
+        assert!(reader.join().expect("it ran").expect("read") == data, "weir {line}");
+    }
+    // The other way round, and only as much as comes.
+    let writer = std::thread::spawn({
+        let (pipe, data) = (pipe.clone(), data[4096..].to_vec());
+        move || std::fs::write(pipe, data)
+    });
+    d.ok(&format!("copy {pipe} srp://{at}/v"));
+    writer.join().expect("it ran").expect("written");
+    let now = d.read("v", length);
+    assert!(now[..length - 4096] == data[4096..] && now[length - 4096..] == data[length - 4096..]);
+    d.fails(&format!("copy srp://{at}/v /dev/null --verify"), 2);
+    d.stop();
+}

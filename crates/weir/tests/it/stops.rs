@@ -14,6 +14,8 @@ const MIB: usize = 1 << 20;
 const LEFT: i32 = 10;
 /// The second signal.
 const AT_ONCE: i32 = 143;
+/// The second one, if it was Ctrl-C.
+const INTERRUPTED: i32 = 130;
 
 /// Whether the daemon has heard of its end.
 fn stops(d: &Daemon) -> bool {
@@ -218,6 +220,29 @@ fn a_second_signal_ends_it_at_once() {
     d.start();
     assert!(d.read("t", MIB) == data && d.read("g", MIB) == data);
     d.stop();
+}
+
+#[test]
+fn a_second_ctrl_c_ends_it_at_once_with_its_exit_code() {
+    let interrupt = |pid: u32| {
+        let sent = std::process::Command::new("kill").args(["-INT", &pid.to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    };
+    let mut d = Daemon::new("stops-int");
+    d.start();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "256M")));
+    d.ok("volume create still --size 64M");
+    d.ok(&format!("host create still --port {}", port(1)));
+    d.ok("map create still still");
+    let still = stopped_writer(&d, "srp", 1, "still", "srp0");
+    interrupt(d.pid());
+    d.until("it stops", || stops(&d));
+    interrupt(d.pid());
+    assert_eq!(d.ended().code(), Some(INTERRUPTED), "{}", d.log());
+    drop(still);
+    d.start();
+    d.stop();
+    d.is_clean(2);
 }
 
 /// Sockets that the daemon has.
