@@ -500,7 +500,7 @@ fn what_a_scrub_finds_lost_is_its_exit_code_and_a_fault_until_it_is_written_anew
 fn what_devices_do_not_stand_for_is_a_conflict() {
     let mut d = Daemon::new("device-state");
     d.start();
-    d.ok(&format!("pool create p --raid 1 {}", d.devices(3, "64M")));
+    d.ok(&format!("pool create p --raid 10 {}", d.devices(3, "64M")));
     d.ok("volume create v --size 16M");
     d.ok("host create all --allow-any");
     d.ok("map create all v");

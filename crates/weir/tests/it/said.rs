@@ -123,6 +123,7 @@ fn a_quickstart_that_has_ended_does_not_say_to_look_around() {
 fn what_makes_no_sense_is_refused_with_what_does() {
     let mut d = Daemon::new("said-sense");
     d.start();
+    d.ok("host create all --allow-any");
     let at = d.target();
     d.ok(&format!("pool create safe --raid 0 --device file:{}:64M", d.path("safe")));
     for (line, exit, words) in [
