@@ -191,7 +191,10 @@ fn it_is_taken_back_however_the_attachment_ends() {
     for again in ["detach ended --force", "detach ended"] {
         let said = target.fails(again, 5);
         assert!(said.contains("may still be mapped") && said.contains(line), "{said}");
-        assert!(said.contains("`weir detach ended` again"), "{said}");
+        assert!(
+            said.contains("`weir detach ended --run-dir ") && said.contains("` again"),
+            "{said}"
+        );
     }
     let said = target.ok("detach ended --force");
     assert!(said.contains("may still be mapped") && said.contains(line), "{said}");

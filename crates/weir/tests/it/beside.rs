@@ -268,7 +268,7 @@ fn a_device_that_failed_comes_back_by_another_loop_device() {
     let second = on(&disks.files()[0].display().to_string());
     let attach = format!("pool attach p --device {}", second.0);
     // It is in service.
-    let (_, told) = d.fails(&attach, 2);
+    let (_, told) = d.fails(&attach, 4);
     assert!(told.contains("in service"), "{told}");
     disks.switch().pull(0, true);
     d.write("v", &data);
