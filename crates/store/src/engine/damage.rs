@@ -8,8 +8,8 @@ use crate::format::BLOCK;
 use crate::format::dataset::Kind;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Range, RangeInclusive};
 use weir_base::IoError;
 
 /// Pairs of device and owner that are told apart; what comes after them is told of the device only.
@@ -82,6 +82,8 @@ pub(crate) struct Book {
     lost: Cell<u64>,
     /// Blocks that no copy can give now: dataset and address, with the block of the pool, or none where the map says that it is lost.
     losses: RefCell<BTreeMap<(u32, u64), Option<u64>>>,
+    /// The blocks of the pool among these, and some that are none any more: each read asks.
+    lost_at: RefCell<BTreeSet<u64>>,
 }
 
 fn range(d: &Device, at: u64, blocks: u64) -> RangeInclusive<CopyId> {
@@ -152,6 +154,16 @@ impl Book {
         let mut all = self.losses.borrow_mut();
         if all.len() < LOSSES || all.contains_key(&(dataset, lba)) {
             all.insert((dataset, lba), vbn);
+            self.lost_at.borrow_mut().extend(vbn);
+        }
+    }
+
+    /// Blocks of the pool were read well: nothing that they are is lost.
+    #[inline]
+    fn is_read(&self, blocks: Range<u64>) {
+        if self.lost_at.borrow().range(blocks.clone()).next().is_some() {
+            self.losses.borrow_mut().retain(|_, v| !v.is_some_and(|v| blocks.contains(&v)));
+            self.lost_at.borrow_mut().retain(|v| !blocks.contains(v));
         }
     }
 
@@ -164,6 +176,9 @@ impl Book {
             let gone: Vec<_> = all.range(range).map(|(k, _)| *k).collect();
             for key in gone {
                 all.remove(&key);
+            }
+            if all.is_empty() {
+                self.lost_at.borrow_mut().clear();
             }
         }
     }
@@ -246,11 +261,7 @@ impl Inner {
     /// A copy of each of some blocks was read well.
     #[inline]
     pub(super) fn found_well(&self, vbn: u64, blocks: u64) {
-        if !self.works.damage.losses.borrow().is_empty() {
-            let range = vbn..vbn + blocks;
-            let is_there = |v: &Option<u64>| v.is_some_and(|v| range.contains(&v));
-            self.works.damage.losses.borrow_mut().retain(|_, v| !is_there(v));
-        }
+        self.works.damage.is_read(vbn..vbn + blocks);
         if !self.works.damage.is_empty() {
             for (d, at) in self.copies_of(vbn).into_iter().flatten() {
                 self.works.damage.not_lost(&d, at, blocks);
