@@ -1,7 +1,8 @@
 //! Closing what may have the caller wait, by threads that may.
 
+use crate::device::Identity;
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::mem::{ManuallyDrop, take};
 use std::ops::Deref;
@@ -58,17 +59,25 @@ impl Drop for Aside {
         // SAFETY: the field is not used again.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if self.slow || self.device && !may_wait() {
-            close(file);
+            // A slow file system is asked nothing.
+            let there = file.metadata().ok().filter(|_| self.device);
+            close_about(there.and_then(|m| Identity::of(&m)), file);
         }
     }
 }
 
-/// Things that are being closed just now, by numbers, and the next number.
-static CLOSING: Mutex<(BTreeSet<u64>, u64)> = Mutex::new((BTreeSet::new(), 0));
+/// Things that are being closed just now, by numbers, with the block devices that they are, and the next number.
+static CLOSING: Mutex<(BTreeMap<u64, Option<Identity>>, u64)> = Mutex::new((BTreeMap::new(), 0));
 
 /// Something that this process has used is being closed: its lock may be there yet.
 pub fn is_closing() -> bool {
+    close_left();
     !lock(&CLOSING).0.is_empty()
+}
+
+/// This block device is being closed by this process, which claims it until that is over.
+pub fn is_being_closed(device: Identity) -> bool {
+    lock(&CLOSING).0.values().any(|closing| *closing == Some(device))
 }
 
 /// What begins to be closed from some time on. What hangs since before that counts for nobody.
@@ -83,6 +92,8 @@ impl Closings {
 
     /// All of them have ended by now.
     pub fn are_over(self) -> bool {
+        // Who waits for them sees to it that they get their threads.
+        close_left();
         lock(&CLOSING).0.range(self.0..).next().is_none()
     }
 }
@@ -90,10 +101,10 @@ impl Closings {
 struct Closing(u64);
 
 impl Closing {
-    fn new() -> Closing {
+    fn new(device: Option<Identity>) -> Closing {
         let (all, next) = &mut *lock(&CLOSING);
         let number = *next;
-        all.insert(number);
+        all.insert(number, device);
         *next += 1;
         Closing(number)
     }
@@ -111,9 +122,18 @@ type Thing = Box<dyn Send>;
 /// Those for which no thread could be started. They stay open until one can, and count as being closed.
 static LEFT: Mutex<Vec<Thing>> = Mutex::new(Vec::new());
 
+/// Drops something that may be the last to have a device open, on a thread of its own, and waits for nothing.
+pub fn drop_aside<T: Send + 'static>(what: T) {
+    close(what);
+}
+
 /// Closes something on a thread of its own, and waits for nothing.
 pub(crate) fn close<T: Send + 'static>(what: T) {
-    close_left_and([Box::new((what, Closing::new())) as Thing]);
+    close_about(None, what);
+}
+
+fn close_about<T: Send + 'static>(device: Option<Identity>, what: T) {
+    close_left_and([Box::new((what, Closing::new(device))) as Thing]);
 }
 
 /// Closes what had no thread before.
@@ -195,15 +215,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_gets_no_thread_is_closed_by_the_next_that_starts() {
+    fn what_gets_no_thread_gets_one_when_somebody_waits_for_it() {
         let _alone = lock(&COUNTS);
         let (go_on, held) = channel();
         let by = Arc::<Mutex<Option<String>>>::default();
         let before = Closings::since_now();
         NO_THREAD.set(true);
-        close(Slow(by.clone(), held));
-        assert!(is_closing() && !before.are_over() && !NO_THREAD.get());
-        close(());
+        close_about(Some(Identity::Block(u64::MAX)), Slow(by.clone(), held));
+        assert!(is_being_closed(Identity::Block(u64::MAX)) && !NO_THREAD.get());
+        assert!(!is_being_closed(Identity::Block(1)));
         go_on.send(()).unwrap();
         while !before.are_over() {
             std::thread::yield_now();

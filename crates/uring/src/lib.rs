@@ -21,7 +21,7 @@ mod ring;
 mod thread;
 
 pub use blocking::blocking;
-pub use closing::never_wait;
+pub use closing::{drop_aside, never_wait};
 pub use control::control;
 pub use device::{Held, HoldError, Identity};
 pub use file::{FileDisk, OpenOptions, Opened, Remains};

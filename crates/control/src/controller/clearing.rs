@@ -149,7 +149,8 @@ impl Controller {
     pub(super) async fn deleted_soon(&self, name: &str, until: Instant) -> Result<Arc<Model>> {
         loop {
             let model = self.model();
-            let Some(v) = model.volumes.get(name) else { return Ok(model) };
+            let is_going = |v: &&Volume| v.state == VolumeState::Deleting;
+            let Some(v) = model.volumes.get(name).filter(is_going) else { return Ok(model) };
             let left = v.migration.as_ref().map(|m| m.place);
             let known = {
                 let all = self.clearings.all();

@@ -243,7 +243,10 @@ impl Inner {
                 self.found_bad(&bad, sum, whose, true);
             }
             // Nothing else keeps a copy from being read. It is told like that, and is no loss yet: it may pass.
-            Look::Unread(IoError::Medium) => self.found_bad(&bad, sum, whose, true),
+            Look::Unread(IoError::Medium) => {
+                self.works.damage.without_good(&bad, sum);
+                self.found_bad(&bad, sum, whose, true);
+            }
             // A copy that cannot be read now may be good.
             Look::Unread(_) => self.found_bad(&bad, sum, whose, false),
         }

@@ -165,6 +165,7 @@ impl Inner {
                 continue;
             }
             let (wrong, begun) = (matches!(seen.look, Look::Wrong), seen.begun);
+            let unreadable = matches!(seen.look, Look::Unread(IoError::Medium));
             let result = self.take(seen, dst, &pin, ds).await;
             // What follows may wait for a checkpoint, which waits for readers.
             drop(pin);
@@ -179,6 +180,11 @@ impl Inner {
                         self.works.damage.is_anew(ds.id, lba, 1);
                         continue;
                     }
+                    return result;
+                }
+                // Should it pass, a read well ends that.
+                Err(_) if unreadable => {
+                    self.works.damage.is_lost(ds.id, lba, Some(entry.vbn));
                     return result;
                 }
                 _ => return result,

@@ -422,6 +422,9 @@ impl Inner {
                     let lba = index * LEAF as u64 + k as u64;
                     if self.entry(ds, lba).await.is_ok_and(|e| e.is_poison()) {
                         self.works.damage.is_lost(ds.id, lba, None);
+                        self.count(|c| c.lost += 1);
+                        let layer = format!("data at byte {}", lba * BLOCK as u64);
+                        pace.watch.find(Place::of(ds, layer), e.vbn, "it was lost before".into());
                     }
                 }
             }

@@ -214,10 +214,46 @@ fn what_is_lost_counts_once_and_is_known_until_it_is_written() {
     let disks = b.all();
     let p = b.run(async move { Pool::open(disks, Options::default()).await }).unwrap();
     assert_eq!(p.losses(), []);
-    assert_eq!((scrub(&p), p.losses()), (0, vec![("v".to_owned(), 1)]));
+    assert_eq!((scrub(&p), p.losses()), (1, vec![("v".to_owned(), 1)]));
     let q = p.clone();
     b.run(async move { write(&q, 1, 8192, B, 7).await }).unwrap();
     assert_eq!(p.losses(), []);
+}
+
+/// By a device that says so of its only copy, until it can be read after all.
+#[test]
+fn what_its_device_cannot_read_is_lost_while_that_is_so() {
+    let (b, p) = made_on(1, 8);
+    let at = places(&b, &p, 1, 8192)[0].1;
+    b.media[0].fail_reads(at, B);
+    assert_eq!(read_often(&b, &p, 1, 8192), Err(IoError::Medium));
+    assert_eq!((p.losses(), p.found_wrong()), (vec![("v".to_owned(), 1)], (1, 1)));
+    b.media[0].read_again();
+    let q = p.clone();
+    b.run(async move { read(&*q.volume(1).unwrap(), 8192, 4096).await }).expect("it is well");
+    assert_eq!(p.losses(), []);
+}
+
+/// A log that is taken up has many writes put at once.
+#[test]
+fn what_was_lost_before_a_kill_and_written_since_is_not_told() {
+    let (b, p) = made();
+    spoil(&b, &p, 1, 8192, None);
+    let q = p.clone();
+    b.run(async move {
+        for _ in 0..2 {
+            assert!(read(&*q.volume(1).unwrap(), 8192, 4096).await.is_err());
+            sleep(10 * SECONDS).await;
+        }
+        q.snapshot(&[(1, "s")], 1).await.unwrap();
+        write(&q, 1, 0, 128 * B, 7).await.unwrap();
+    });
+    drop(p);
+    let disks = b.all();
+    let p = b.run(async move { Pool::open(disks, Options::default()).await }).unwrap();
+    let q = p.clone();
+    b.run(async move { read(&*q.volume(1).unwrap(), 8192, 4096).await }).expect("it is there");
+    assert!(p.losses().iter().all(|(v, _)| v != "v"), "{:?}", p.losses());
 }
 
 #[test]

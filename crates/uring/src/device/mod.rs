@@ -17,7 +17,7 @@ mod signature;
 mod soon;
 mod users;
 
-pub use crate::closing::{Closings, is_closing};
+pub use crate::closing::{Closings, is_being_closed, is_closing};
 pub use answers::ask;
 pub use below::{Below, Part, above, below, below_bytes, used_beside};
 pub use content::{Contents, Found, is_kind};

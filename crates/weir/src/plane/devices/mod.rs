@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Made, is_closing, locked_by, used_by};
+use weir_uring::device::{Made, is_being_closed, is_closing, locked_by, used_by};
 use weir_uring::{Held, HoldError, Identity};
 
 /// How long the last writes of a process that has ended are waited for before that is a fault, which is tried again.
@@ -287,7 +287,13 @@ impl Holds {
                 true => here.or_else(|| used_at(path)).or_else(|| who_locks(path)),
                 false => why,
             };
-            if is_over && why.is_none() && locked_by(path) == Some(std::process::id()) {
+            // A device that hangs while it is closed has no lock any more, and is claimed.
+            let closes = || {
+                let there = std::fs::metadata(path).ok();
+                there.and_then(|m| Identity::of(&m)).is_some_and(is_being_closed)
+            };
+            let is_ours = || locked_by(path) == Some(std::process::id()) || closes();
+            if is_over && why.is_none() && is_ours() {
                 let text = format!("`{}` does not answer", path.display());
                 return Err(Error::new(Code::IoError, text)
                     .because("what this program has asked of it before has not come to an end")

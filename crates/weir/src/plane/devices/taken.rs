@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_control::{Code, Error, Result};
-use weir_uring::Held;
 use weir_uring::device::{Closings, Made};
+use weir_uring::{Held, drop_aside};
 
 /// How long a device may take to be opened and looked at.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -89,8 +89,14 @@ impl Holds {
     ) -> Result<Taken> {
         self.check_same(owner, path)?;
         let before = self.kept(owner, path);
-        let held = self.open(owner, path, read_only, wait)?;
-        let is_kept = before.is_some_and(|b| Arc::ptr_eq(&b, &held));
+        let opened = self.open(owner, path, read_only, wait);
+        let is_it = |b: &Arc<Held>| opened.as_ref().is_ok_and(|held| Arc::ptr_eq(b, held));
+        let is_kept = before.as_ref().is_some_and(is_it);
+        if let Some(other) = before.filter(|_| !is_kept) {
+            // What had that name before may hang, which is not this one's fault.
+            drop_aside(other);
+        }
+        let held = opened?;
         let (owner, path) = (owner.clone(), path.to_owned());
         Ok(Taken { holds: self.clone(), owner, path, held, is_kept, made: None })
     }
