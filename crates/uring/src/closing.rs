@@ -60,7 +60,7 @@ impl Drop for Aside {
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if self.slow || self.device && !may_wait() {
             // A slow file system is asked nothing.
-            let there = file.metadata().ok().filter(|_| self.device);
+            let there = if self.device { file.metadata().ok() } else { None };
             close_about(there.and_then(|m| Identity::of(&m)), file);
         }
     }

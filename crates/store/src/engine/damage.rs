@@ -142,7 +142,7 @@ impl Book {
 
     /// A block was found without a good copy, of which these are: it is counted unless it is already.
     fn without_good(&self, copies: &Copies, sum: u64) {
-        let mut is_new = true;
+        let mut is_new = !copies.is_empty();
         for (d, at) in copies {
             is_new &= !std::mem::replace(&mut self.known(d, *at, sum).counted, true);
         }

@@ -165,7 +165,8 @@ impl Inner {
                 continue;
             }
             let (wrong, begun) = (matches!(seen.look, Look::Wrong), seen.begun);
-            let unreadable = matches!(seen.look, Look::Unread(IoError::Medium));
+            // What another life has instead, that one knows.
+            let unreadable = matches!(seen.look, Look::Unread(IoError::Medium)) && !self.over.get();
             let result = self.take(seen, dst, &pin, ds).await;
             // What follows may wait for a checkpoint, which waits for readers.
             drop(pin);
