@@ -43,6 +43,8 @@ weir_base::planted_bugs! {
     MovedBehind,
     /// The old place of a volume is cleared though what it has moved to does not open.
     ClearedUnopened,
+    /// It is forgotten whose space is being thrown away.
+    ClearedUnknown,
     /// What was refused stands in the way of a new pool of its name.
     RefusedIsPassed,
     /// The size of a volume is recorded that hosts do not see yet.

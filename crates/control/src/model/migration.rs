@@ -555,7 +555,9 @@ impl Model {
             changes.push(told(&v.name, text));
         }
         // One that has another place goes when that has been cleared.
-        let is_elsewhere = |v: &Volume| v.migration.as_ref().is_some_and(|m| m.pool != pool);
+        let is_elsewhere = |v: &Volume| {
+            v.migration.as_ref().is_some_and(|m| m.pool != pool) && !has(Bug::ClearedUnknown)
+        };
         let is_going =
             |v: &&Volume| v.pool == pool && v.state == VolumeState::Deleting && !is_elsewhere(v);
         let going: Vec<_> =
