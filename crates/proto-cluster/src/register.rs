@@ -16,7 +16,7 @@
 //! | 28 | 1 | number of the writer |
 //! | 29 | 1 | owner |
 //! | 30 | 1 | preferred owner |
-//! | 31 | 1 | able: one bit a node, node 1 the lowest |
+//! | 31 | 1 | able: one bit a node, node 1 the lowest; never none |
 //! | 32 | 16 | pool |
 //! | 48 | 2 | the two nodes of the group |
 //! | 50 | 1 | class: 1 media of both, 2 memory of both |
@@ -278,7 +278,7 @@ impl Register {
             (self.group[0] == self.group[1], "group"),
             (!both.has(self.owner), "owner"),
             (!both.has(self.preferred), "preferred owner"),
-            (!both.covers(self.able), "set of able nodes"),
+            (self.able.is_empty() || !both.covers(self.able), "set of able nodes"),
             (!matches!(self.min_copies, 1 | 2), "number of copies"),
             // The last numbers could not be followed by another.
             (matches!(self.version, Version(0 | u64::MAX)), "version"),

@@ -95,7 +95,9 @@ impl Pair {
         if !ours {
             return;
         }
-        let newer = self.known.is_none_or(|k| register.version > k.version);
+        // Epochs never go back: what says so is not this pool's register, and the next claim would repeat an epoch.
+        let newer =
+            self.known.is_none_or(|k| register.version > k.version && register.epoch >= k.epoch);
         if !newer && !has(Bug::StaleReadBelieved) {
             return;
         }
@@ -103,6 +105,12 @@ impl Pair {
             // The owner has filled and proved the devices of this node.
             self.own_failed = false;
         }
+        // Only the owner says who is able and where the pool goes: what it was, or what this node asks for.
+        let said = [self.known, self.change.map(|c| c.value)]
+            .iter()
+            .flatten()
+            .any(|r| (r.able, r.phase) == (register.able, register.phase))
+            || has(Bug::StaleReadBelieved);
         self.known = Some(register);
         let mut won = false;
         if let Some(change) = self.change
@@ -112,11 +120,11 @@ impl Pair {
             won = register == change.value;
             self.change = None;
         }
-        self.stand(register, won);
+        self.stand(register, said, won);
     }
 
-    /// What the newest register makes of this node.
-    fn stand(&mut self, register: Register, won: bool) {
+    /// What the newest register makes of this node; whether an owner may have `said` so here, and whether its change `won`.
+    fn stand(&mut self, register: Register, said: bool, won: bool) {
         match self.role {
             Role::Starting | Role::Away | Role::Closing => {}
             Role::Claiming { handed } if won => {
@@ -127,6 +135,8 @@ impl Pair {
             Role::Claiming { .. } if self.change.is_none() => self.go_away(),
             Role::Claiming { .. } => {}
             _ if register.owner != self.me() || register.epoch != self.epoch => self.depose(),
+            // Whoever has said it has the pool.
+            _ if !said => self.depose(),
             Role::Serving if won && register.reason == Reason::Readmitted => {
                 self.tell(Event::PartnerBack);
             }

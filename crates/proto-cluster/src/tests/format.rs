@@ -45,7 +45,7 @@ fn the_format_does_not_change() {
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
     let right = sample().encode();
-    let cases: [(usize, u8, RegisterError); 16] = [
+    let cases: [(usize, u8, RegisterError); 17] = [
         (0, b'X', RegisterError::NotOne),
         (4, 2, RegisterError::Format(2)),
         (5, 3, RegisterError::Value("phase")),
@@ -58,6 +58,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
         (29, 1, RegisterError::Value("owner")),
         (30, 3, RegisterError::Value("preferred owner")),
         (31, 0x03, RegisterError::Value("set of able nodes")),
+        (31, 0x00, RegisterError::Value("set of able nodes")),
         (48, 5, RegisterError::Value("group")),
         (50, 0, RegisterError::Value("class")),
         (51, 3, RegisterError::Value("number of copies")),
@@ -84,7 +85,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
 
 fn registers() -> impl Strategy<Value = Register> {
     let ids = (any::<u64>(), any::<u32>(), any::<u128>(), any::<u64>());
-    let nodes = (1u8..=8, 1u8..=8, 1u8..=7, any::<(bool, bool)>(), 0u8..4, 0u8..3);
+    let nodes = (1u8..=8, 1u8..=8, 1u8..=7, any::<(bool, bool)>(), 1u8..4, 0u8..3);
     (ids, nodes, 1..u64::MAX, 1..u32::MAX, any::<bool>(), 1u8..=2, 0usize..10).prop_map(
         |(
             (life, n, pool, power),

@@ -401,6 +401,36 @@ fn an_operator_has_the_partner_out_and_in_again() {
 }
 
 #[test]
+fn an_owner_that_did_not_say_who_is_able_is_not_the_owner() {
+    for able in [Nodes::NONE, Nodes::only(node(2))] {
+        let mut b = Bench::new(1);
+        let mut foreign = b.register;
+        assert_eq!((foreign.epoch, b.pair.standing()), (Epoch(2), "fencing"));
+        b.tells = false;
+        foreign.version = Version(foreign.version.0 + 1);
+        foreign.able = able;
+        b.input(Input::Seen(foreign));
+        assert!(b.done.contains(&Action::Tell(Event::Deposed(Epoch(2)))), "{able:?}");
+        b.input(Input::Drained(Epoch(2)));
+        b.pass(10 * SECONDS);
+        assert!(b.done.iter().all(|a| !matches!(a, Action::Open(..))), "{able:?}");
+    }
+}
+
+#[test]
+fn settings_that_follow_a_change_in_doubt_are_no_other_owner() {
+    let mut b = Bench::serving();
+    b.tells = false;
+    b.input(Input::Drain(true));
+    let Some(Action::Change(value)) = b.done.last().copied() else { panic!("{:?}", b.done) };
+    assert_eq!(value.able, Nodes::only(node(1)));
+    b.input(Input::Changed(value.writer.n, Outcome::InDoubt));
+    let next = Register { version: Version(value.version.0 + 1), preferred: node(2), ..value };
+    b.input(Input::Seen(next));
+    assert_eq!((b.pair.known(), b.pair.standing()), (Some(&next), "alone"));
+}
+
+#[test]
 #[should_panic(expected = "clock of a node went back")]
 fn time_never_goes_back() {
     let mut b = Bench::serving();
