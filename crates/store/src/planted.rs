@@ -25,6 +25,10 @@ weir_base::planted_bugs! {
     LeftOutIsClean,
     /// That a block is lost is remembered by its place, whatever is there later.
     LossByPlace,
+    /// That a block is lost is told of the volume or snapshot in which it was found, and of no other that has it.
+    LossOfOneOnly,
+    /// A read that finds a block lost tells so, whatever was written there while it looked where that is.
+    LossOfAnOlderEntry,
     /// A trim is not logged.
     TrimNotLogged,
     /// A flush that failed is taken for success.
@@ -319,6 +323,8 @@ weir_base::planted_bugs! {
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
     FirstOfTwo,
+    /// A pool that looks whether it can be larger takes what is vacant after the next checkpoint for taken.
+    LeavingIsTaken,
 }
 
 impl Bug {
@@ -332,6 +338,8 @@ impl Bug {
         Bug::LastCopyUntold,
         Bug::LeftOutIsClean,
         Bug::LossByPlace,
+        Bug::LossOfOneOnly,
+        Bug::LossOfAnOlderEntry,
         Bug::ChangeGivenUp,
         Bug::GivenUpAsPlanned,
         Bug::UnreadEndsMoves,
@@ -442,5 +450,6 @@ impl Bug {
         Bug::AskedInVain,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
+        Bug::LeavingIsTaken,
     ];
 }

@@ -3,13 +3,16 @@
 use super::copies::{Copies, Look, Seen};
 use super::dataset::Dataset;
 use super::device::Device;
+use super::locks::Pin;
 use super::{Inner, Pool};
 use crate::format::BLOCK;
 use crate::format::dataset::Kind;
+use crate::format::tree::MapEntry;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
+use std::rc::Rc;
 use weir_base::IoError;
 
 /// Pairs of device and owner that are told apart; what comes after them is told of the device only.
@@ -149,12 +152,28 @@ impl Book {
         self.lost.set(self.lost.get() + u64::from(is_new));
     }
 
-    /// What a volume or snapshot has there is lost.
-    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) {
+    /// What a volume or snapshot has there is lost. True: that was not known, and is now.
+    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) -> bool {
         let mut all = self.losses.borrow_mut();
-        if all.len() < LOSSES || all.contains_key(&(dataset, lba)) {
-            all.insert((dataset, lba), vbn);
-            self.lost_at.borrow_mut().extend(vbn);
+        if all.len() >= LOSSES && !all.contains_key(&(dataset, lba)) {
+            return false;
+        }
+        self.lost_at.borrow_mut().extend(vbn);
+        all.insert((dataset, lba), vbn) != Some(vbn)
+    }
+
+    /// A volume or snapshot has become what another one is: what that one has lost is lost in both.
+    pub(super) fn is_like(&self, dataset: u32, source: u32) {
+        if !self.losses.borrow().is_empty() && !has(Bug::LossOfOneOnly) {
+            let of = self
+                .losses
+                .borrow()
+                .range((source, 0)..=(source, u64::MAX))
+                .map(|(k, v)| (k.1, *v))
+                .collect::<Vec<_>>();
+            for (lba, vbn) in of {
+                self.is_lost(dataset, lba, vbn);
+            }
         }
     }
 
@@ -251,6 +270,39 @@ impl Inner {
             Look::Unread(_) => self.found_bad(&bad, sum, whose, false),
         }
         look
+    }
+
+    /// What a volume or snapshot has there is lost: that is known from now on, also of the others that have the same there. The
+    /// caller has the block locked, so that it has this entry still.
+    pub(super) async fn lose(&self, ds: &Dataset, lba: u64, entry: MapEntry) {
+        // What another life has instead, that one knows.
+        if self.over.get() {
+            return;
+        }
+        let vbn = entry.is_data().then_some(entry.vbn);
+        if !self.works.damage.is_lost(ds.id, lba, vbn) || has(Bug::LossOfOneOnly) {
+            return;
+        }
+        let is_other = |o: &&Rc<Dataset>| o.family == ds.family && o.id != ds.id;
+        let others: Vec<_> = self.datasets.borrow().values().filter(is_other).cloned().collect();
+        for o in others {
+            let pin = self.pins.pin();
+            if !o.is_stale() && self.has_still(&pin, &o, lba, entry).await {
+                self.works.damage.is_lost(o.id, lba, vbn);
+            }
+        }
+    }
+
+    /// Whether a volume or snapshot, which others may write, has this entry in the moment in which that is told.
+    async fn has_still(&self, pin: &Pin, ds: &Dataset, lba: u64, entry: MapEntry) -> bool {
+        loop {
+            let before = ds.top.find(lba);
+            let Ok(found) = self.entry(pin, ds, lba).await else { return false };
+            // A checkpoint that moves it again waits for the pin.
+            if ds.top.find(lba) == before {
+                return found == entry;
+            }
+        }
     }
 
     /// A read of a copy ended with an error. That the device does not answer, or that the medium is bad, is told otherwise;

@@ -149,9 +149,10 @@ impl Inner {
             if ds.is_stale() {
                 return Err(IoError::Offline);
             }
-            let entry = self.entry(ds, lba).await?;
+            let entry = self.entry(&pin, ds, lba).await?;
             if entry.is_poison() {
-                self.works.damage.is_lost(ds.id, lba, None);
+                drop(pin);
+                self.lose(ds, lba, entry).await;
                 return Err(IoError::Medium);
             }
             if !entry.is_data() {
@@ -165,15 +166,14 @@ impl Inner {
                 continue;
             }
             let (wrong, begun) = (matches!(seen.look, Look::Wrong), seen.begun);
-            // What another life has instead, that one knows.
-            let unreadable = matches!(seen.look, Look::Unread(IoError::Medium)) && !self.over.get();
+            let unreadable = matches!(seen.look, Look::Unread(IoError::Medium));
             let result = self.take(seen, dst, &pin, ds).await;
             // What follows may wait for a checkpoint, which waits for readers.
             drop(pin);
             match result {
                 Err(IoError::Medium) if has(Bug::ZerosForDamage) => dst.fill(0),
                 Err(_) if wrong => {
-                    self.works.damage.is_lost(ds.id, lba, Some(entry.vbn));
+                    self.lose(ds, lba, entry).await;
                     let proved = self.is_proved((entry.vbn, entry.crc), Shown::Wrong, begun)
                         && ds.is_volume();
                     if proved && !self.poison(ds, lba, entry).await? {
@@ -185,7 +185,7 @@ impl Inner {
                 }
                 // Should it pass, a read well ends that.
                 Err(_) if unreadable => {
-                    self.works.damage.is_lost(ds.id, lba, Some(entry.vbn));
+                    self.lose(ds, lba, entry).await;
                     return result;
                 }
                 _ => return result,
@@ -215,8 +215,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The entry of a block, wherever it is.
-    pub(crate) async fn entry(&self, ds: &Dataset, lba: u64) -> IoResult<MapEntry> {
+    /// The entry of a block, wherever it is. Without the pin, pages on the way may be put to another use between two reads.
+    pub(crate) async fn entry(&self, _pin: &Pin, ds: &Dataset, lba: u64) -> IoResult<MapEntry> {
         match ds.top.find(lba) {
             Found::Entry(e) => Ok(e),
             Found::Tree(root) => self.entry_in(root, ds.family, lba).await,
@@ -225,7 +225,7 @@ impl Inner {
 
     /// Where the copies of a logical block are: number and block of each device. Empty: nowhere.
     pub(crate) async fn locate(&self, ds: &Dataset, lba: u64) -> IoResult<Vec<(u16, u64)>> {
-        let e = self.entry(ds, lba).await?;
+        let e = self.entry(&self.pins.pin(), ds, lba).await?;
         if !e.is_data() {
             return Ok(Vec::new());
         }

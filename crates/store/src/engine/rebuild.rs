@@ -387,12 +387,19 @@ impl Inner {
     pub(super) async fn spread(self: &Rc<Self>) -> StoreResult {
         // Slabs of which not everything can be read stay where they are; others move as well.
         let mut held = BTreeSet::new();
+        if !self.space.borrow().leaving.is_empty() {
+            self.checkpoint_now().await?;
+        }
         loop {
             let new = self.new_slabs();
             if !new.is_empty() {
                 let grow = move |i: &Inner| {
+                    let (room, used) = i.table_room();
                     let mut space = i.space.borrow_mut();
-                    for copies in new {
+                    let places = space.slabs.iter().filter(|s| !s.exists()).count();
+                    // Blocks that were mended meanwhile may have taken of the room.
+                    let most = places + room.saturating_sub(used) as usize / RECORD;
+                    for copies in new.into_iter().take(most) {
                         let good = |c: &Placement| {
                             i.device(c.device).is_some_and(|d| d.is_current() && !d.draining.get())
                         };

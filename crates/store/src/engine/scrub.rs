@@ -414,18 +414,10 @@ impl Inner {
             }
             for k in 0..LEAF {
                 let e = tree::entry(&node, k);
-                if e.is_data() && e.birth > shared {
+                if (e.is_data() || e.is_poison()) && e.birth > shared {
                     pace.step().await;
                     let lba = index * LEAF as u64 + k as u64;
                     self.scrub_block(ds, lba, e.vbn, &pace.watch).await;
-                } else if e.is_poison() && e.birth > shared && !ds.is_stale() {
-                    let lba = index * LEAF as u64 + k as u64;
-                    if self.entry(ds, lba).await.is_ok_and(|e| e.is_poison()) {
-                        self.works.damage.is_lost(ds.id, lba, None);
-                        self.count(|c| c.lost += 1);
-                        let layer = format!("data at byte {}", lba * BLOCK as u64);
-                        pace.watch.find(Place::of(ds, layer), e.vbn, "it was lost before".into());
-                    }
                 }
             }
             Ok(())
@@ -472,13 +464,21 @@ impl Inner {
         if ds.is_stale() {
             return;
         }
-        let Ok(e) = self.entry(ds, lba).await else { return watch.leave_out() };
-        if e.vbn != vbn || !e.is_data() {
+        let Ok(e) = self.entry(&pin, ds, lba).await else { return watch.leave_out() };
+        if e.vbn != vbn {
+            return;
+        }
+        let layer = || format!("data at byte {}", lba * BLOCK as u64);
+        if e.is_poison() {
+            drop(pin);
+            if self.heal(ds, lba, &Slice::heap(BLOCK), false).await == Err(IoError::Medium) {
+                self.count(|c| c.lost += 1);
+                watch.find(Place::of(ds, layer()), e.vbn, "it was lost before".into());
+            }
             return;
         }
         let id = self.identity(ds.family, lba, e.birth, e.vbn);
         let good = |b: &Slice| self.proves(&id, e.crc, b, 0);
-        let layer = || format!("data at byte {}", lba * BLOCK as u64);
         let place = (Some(&**ds), || Place::of(ds, layer()));
         let found = self.scrub_copies((vbn, e.crc.into()), &pin, good, watch, place).await;
         drop(pin);

@@ -109,6 +109,7 @@ impl Below {
 }
 
 /// Where a block's entry is.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     Entry(MapEntry),
     Tree(MapRoot),

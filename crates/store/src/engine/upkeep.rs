@@ -348,7 +348,11 @@ impl Inner {
             }
         }
         if u.spread.get() && self.standing().1 {
-            match self.new_slabs().is_empty() && self.levelling(&BTreeSet::new()).is_empty() {
+            // What is left of moves that were given up is vacant after a checkpoint.
+            let leaves = !self.space.borrow().leaving.is_empty() && !has(Bug::LeavingIsTaken);
+            let is_over =
+                || self.new_slabs().is_empty() && self.levelling(&BTreeSet::new()).is_empty();
+            match !leaves && is_over() {
                 true => u.spread.set(false),
                 false if is_due(Job::Spread, 0) => return (Some(Job::Spread), None),
                 false => {}

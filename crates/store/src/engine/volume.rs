@@ -89,7 +89,7 @@ impl StoreVolume {
     /// The place of a block's data, if it has any.
     pub(super) async fn place_of(&self, lba: u64) -> IoResult<Option<u64>> {
         let v = self.now();
-        let e = v.pool.entry(&v.ds, lba).await?;
+        let e = v.pool.entry(&v.pool.pins.pin(), &v.ds, lba).await?;
         Ok(e.is_data().then_some(e.vbn))
     }
 }

@@ -240,8 +240,8 @@ impl Inner {
         self.check_running()?;
         // The lock does not keep a cut from giving the volume another map while this one waited. From here on the gate does.
         let pin = self.pins.pin();
-        if !has(Bug::PoisonForAnother) && (ds.deleting.get() || self.entry(ds, lba).await? != lost)
-        {
+        let is_it = async || IoResult::Ok(self.entry(&pin, ds, lba).await? == lost);
+        if !has(Bug::PoisonForAnother) && (ds.deleting.get() || !is_it().await?) {
             return Ok(false);
         }
         drop(pin);

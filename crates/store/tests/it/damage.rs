@@ -3,11 +3,13 @@
 use crate::bench::{B, Bench, MIB, write};
 use crate::common::{filled, read};
 use std::rc::Rc;
-use weir_base::{IoError, SECONDS};
+use weir_base::{IoError, MILLIS, SECONDS};
 use weir_block::Volume;
-use weir_reactor::sleep;
+use weir_reactor::{sleep, spawn};
 use weir_sim::{Next, Odds};
 use weir_store::format::page::{Header, PageKind};
+#[cfg(feature = "planted")]
+use weir_store::planted::Bug;
 use weir_store::{Damage, Options, Pool, PoolSpec, ScrubWatch, Whose, create};
 
 /// A mirror of two volumes with a MiB of ones each.
@@ -270,6 +272,122 @@ fn what_is_lost_of_a_deleted_volume_is_not_told() {
     let q = p.clone();
     b.run(async move { q.volume(2).unwrap().discard(0, MIB).await }).unwrap();
     assert_eq!(p.losses(), []);
+}
+
+/// Whether a block is told as lost that a host writes well while a read looks where it is.
+fn told_though_written() -> bool {
+    let (b, p) = made();
+    spoil(&b, &p, 1, 8192, None);
+    b.run(async move {
+        for _ in 0..2 {
+            assert!(read(&*p.volume(1).unwrap(), 8192, 4096).await.is_err());
+            sleep(10 * SECONDS).await;
+        }
+        p.close().await.unwrap();
+    });
+    let (disks, media) = (b.all(), b.media.clone());
+    b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let stall = |time| media.iter().for_each(|m| m.stall(time));
+        stall(SECONDS);
+        let q = p.clone();
+        let reads = spawn(async move { read(&*q.volume(1).unwrap(), 8192, 4096).await });
+        sleep(MILLIS).await;
+        stall(0);
+        write(&p, 1, 8192, B, 7).await.unwrap();
+        drop(reads.await);
+        assert_eq!(read(&*p.volume(1).unwrap(), 8192, 4096).await.unwrap()[0], 7);
+        !p.losses().is_empty()
+    })
+}
+
+#[test]
+fn what_is_written_while_it_is_found_lost_is_not_told() {
+    assert!(!told_though_written());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_loss_that_is_told_of_an_older_entry_is_caught() {
+    assert!(crate::bench::with(Bug::LossOfAnOlderEntry, told_though_written));
+}
+
+/// Losses by the names that have them, in order, of a volume with a snapshot and a clone: after a scrub, and after each deletion.
+fn losses_of_a_line(given_up: bool) -> Vec<Vec<String>> {
+    let (b, p) = made();
+    if given_up {
+        spoil(&b, &p, 1, 8192, None);
+        let q = p.clone();
+        b.run(async move {
+            for _ in 0..2 {
+                assert!(read(&*q.volume(1).unwrap(), 8192, 4096).await.is_err());
+                sleep(10 * SECONDS).await;
+            }
+            q.close().await.unwrap();
+        });
+    }
+    let disks = b.all();
+    let p = match given_up {
+        true => b.run(async move { Pool::open(disks, Options::default()).await }).unwrap(),
+        false => p,
+    };
+    let q = p.clone();
+    let (s, c) = b.run(async move {
+        let s = q.snapshot(&[(1, "s")], 1).await.unwrap()[0];
+        let c = q.clone_snapshot(s, "c").await.unwrap();
+        write(&q, c, 0, B, 7).await.unwrap();
+        q.checkpoint().await.unwrap();
+        (s, c)
+    });
+    if !given_up {
+        spoil(&b, &p, 1, 8192, None);
+    }
+    let q = p.clone();
+    b.run(async move { q.scrub(0).await }).unwrap();
+    let names = |p: &Pool| p.losses().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let mut all = vec![names(&p)];
+    let q = p.clone();
+    b.run(async move { q.delete(c).await }).unwrap();
+    all.push(names(&p));
+    let q = p.clone();
+    b.run(async move { q.delete(s).await }).unwrap();
+    all.push(names(&p));
+    let q = p.clone();
+    b.run(async move { q.delete(1).await }).unwrap();
+    all.push(names(&p));
+    all
+}
+
+#[test]
+fn what_is_lost_is_told_of_all_that_have_it() {
+    let expected = [vec!["c", "s", "v"], vec!["s", "v"], vec!["v"], vec![]];
+    assert_eq!(losses_of_a_line(false), expected);
+    assert_eq!(losses_of_a_line(true), expected);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_loss_that_is_told_of_one_that_has_it_is_caught() {
+    for given_up in [false, true] {
+        let told = crate::bench::with(Bug::LossOfOneOnly, || losses_of_a_line(given_up));
+        assert_ne!(told[2], ["v"]);
+    }
+}
+
+/// What comes after a loss has that too, whoever is written then.
+#[test]
+fn a_snapshot_of_what_is_lost_has_lost_it_and_so_has_what_is_made_of_it_again() {
+    let (b, p) = made();
+    spoil(&b, &p, 1, 8192, None);
+    assert_eq!(read_often(&b, &p, 1, 8192), Err(IoError::Medium));
+    let q = p.clone();
+    b.run(async move {
+        let s = q.snapshot(&[(1, "s")], 1).await.unwrap()[0];
+        write(&q, 1, 8192, B, 7).await.unwrap();
+        assert_eq!(q.losses(), [("s".to_owned(), 1)]);
+        q.revert(1, s).await.unwrap();
+        assert_eq!(q.losses(), [("s".to_owned(), 1), ("v".to_owned(), 1)]);
+    });
 }
 
 #[test]
