@@ -171,3 +171,24 @@ impl Controller {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::PoolId;
+
+    #[test]
+    fn a_missing_device_is_waited_for_5_s_and_one_that_does_not_answer_a_minute() {
+        let id = PoolId(7);
+        let (name, devices, left) = ("p".into(), Vec::new(), Vec::new());
+        let pool = Pool { name, devices, id: Some(id), protection: None, left };
+        let stopped = Stopped::default();
+        *stopped.all() = Some(Records::from([(id.to_string(), 3)]));
+        // The first look is the one before these.
+        let at = |n| stopped.of(&pool, n).map(|w| (w.last.newest, w.silent));
+        assert_eq!((at(0), at(3)), (None, None));
+        assert_eq!((at(4), at(59)), (Some((3, false)), Some((3, false))));
+        assert_eq!(at(60), Some((3, true)));
+        assert_eq!(super::super::sampling::every(), Duration::from_secs(1));
+    }
+}

@@ -164,3 +164,79 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Taken<I> {
         self.in_time(cx, p)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::mpsc;
+
+    /// Connections as they come.
+    struct Coming(mpsc::UnboundedReceiver<DuplexStream>);
+
+    impl Listener for Coming {
+        type Io = DuplexStream;
+        type Addr = ();
+
+        async fn accept(&mut self) -> (DuplexStream, ()) {
+            match self.0.recv().await {
+                Some(io) => (io, ()),
+                None => std::future::pending().await,
+            }
+        }
+
+        fn local_addr(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Whether a request on this connection is answered within a second.
+    async fn is_answered(io: &mut DuplexStream) -> bool {
+        let mut answer = [0; 12];
+        let done = timeout(Duration::from_secs(1), io.read_exact(&mut answer)).await;
+        done.is_ok_and(|r| r.is_ok()) && answer == *b"HTTP/1.1 404"
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_when_there_is_no_room_waits() {
+        let (send, come) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        let served = serve(Coming(come), |_| Arc::from("test"), Router::new(), 2, stopped);
+        let served = tokio::spawn(served);
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            let (mut ours, theirs) = duplex(4096);
+            ours.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+            send.send(theirs).expect("it comes");
+            all.push(ours);
+        }
+        let mut third = all.pop().expect("three");
+        for io in &mut all {
+            assert!(is_answered(io).await);
+        }
+        assert!(!is_answered(&mut third).await, "two are there");
+        drop(all.pop());
+        assert!(is_answered(&mut third).await);
+        drop((all, third));
+        stop.send(true).expect("it runs");
+        served.await.expect("it ends");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_for_half_a_minute_is_dropped() {
+        let (mut ours, theirs) = duplex(16);
+        let mut io = Taken { io: theirs, late: None };
+        let writes = tokio::spawn(async move { io.write_all(&[7; 64]).await });
+        let mut some = [0; 16];
+        for _ in 0..3 {
+            // Whoever takes a little is there.
+            sleep(Duration::from_secs(29)).await;
+            assert!(!writes.is_finished());
+            ours.read_exact(&mut some[..1]).await.expect("some");
+        }
+        sleep(Duration::from_secs(31)).await;
+        let ended = writes.await.expect("it ends").expect_err("nothing is taken");
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -43,7 +43,9 @@ fn a_host_that_asked_for_events_hears_of_changes_at_once() {
         let unit = lab.served.borrow().as_ref().unwrap().unit.clone();
         // Without a command in between.
         unit.with(|u| u.resize((LEN / 512) as u64));
-        lab.world.run_for(300 * MILLIS);
+        lab.world.run_for(101 * MILLIS);
+        assert!(!news(&s).is_empty(), "the first is told within 0.1 s");
+        lab.world.run_for(199 * MILLIS);
         // One unit under two numbers is two to the host; its attention is one.
         let mut told = news(&s);
         told.sort_by_key(|(l, _)| *l);

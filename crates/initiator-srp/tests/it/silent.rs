@@ -51,6 +51,24 @@ fn a_host_that_is_gone_leaves_no_channel_behind_that_it_has_never_used() {
     lab.host.enter(|| drop(peers));
 }
 
+/// By the times of a daemon: asked after a minute, given up after another.
+#[test]
+fn a_silent_host_is_asked_after_a_minute_and_given_up_after_another() {
+    let lab = Lab::with(43, 1, config());
+    let t = Rc::new(lab.served.take().expect("it is served"));
+    let (p, served): (Rc<dyn Provider>, _) = (lab.host.provider(), t.clone());
+    let peer = lab.run(async move {
+        let peer = Peer::enter(&p, &served, 0).await;
+        peer.attention().await;
+        peer
+    });
+    lab.world.run_for(118 * SECONDS);
+    assert_eq!(t.port.census().channels, 1);
+    lab.world.run_for(4 * SECONDS);
+    assert_eq!(t.port.census().channels, 0);
+    lab.host.enter(|| drop(peer));
+}
+
 /// A host that is there keeps channels that it never uses.
 #[test]
 fn a_host_that_is_there_keeps_channels_that_it_has_never_used() {

@@ -300,6 +300,27 @@ fn hosts_go_on_without_a_destination_that_does_not_answer_and_it_is_made_up_late
     });
 }
 
+/// By the time that migrations of a daemon have.
+#[test]
+fn a_destination_has_four_seconds_to_answer() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let plan = Plan { patience: Plan::PATIENCE, ..plan() };
+        let m = Migration::new(a.clone(), b.clone(), plan).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        settled(&m).await;
+        b.hangs.set(true);
+        let begin = now();
+        write(&*v, 4096, 3, 512).await.unwrap();
+        assert!((4 * SECONDS..4 * SECONDS + 10 * MILLIS).contains(&(now() - begin)));
+        let waits = m.status().waits.unwrap();
+        assert!(waits.contains("has not answered for 4.0 s"), "{waits}");
+        b.hangs.set(false);
+        assert_eq!(settled(&m).await.phase, Phase::Ready);
+    });
+}
+
 /// Another volume's flush was told that the destination's device has lost what it had taken: ours ends well.
 #[test]
 fn a_destination_that_has_lost_something_is_not_moved_to() {
