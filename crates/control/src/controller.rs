@@ -359,12 +359,12 @@ impl Controller {
     }
 
     async fn make_durable(&self, old: &Arc<Model>, new: Model) -> Result<Arc<Model>> {
-        let (store, old, new) = (self.store.clone(), old.clone(), Arc::new(new));
+        let (store, before, new) = (self.store.clone(), old.clone(), Arc::new(new));
         let to = new.clone();
         if has(Bug::InForceBeforeDurable) {
             *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
         }
-        blocking(move || store.commit(&old, &to)).await?;
+        blocking(move || store.commit(&before, &to)).await?;
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
         if !has(Bug::FaultsOfNothing) {
             let up = &mut *self.up();
@@ -373,6 +373,7 @@ impl Controller {
             };
             up.faults.retain(|object, _| is_there(object, &new) || is_left(object));
         }
+        self.forget_cleared(old, &new);
         self.tell_pools();
         Ok(new)
     }

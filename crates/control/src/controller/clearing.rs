@@ -39,6 +39,11 @@ impl Clearings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets how those have ended whose place is nobody's any more: another place may get its number.
+    fn forget(&self, is_known: impl Fn(Key) -> bool) {
+        self.all().retain(|key, c| c.over.look(Option::is_none) || is_known(*key));
+    }
+
     /// Nothing more is thrown away by this process, but for the piece that is under way.
     pub(super) fn end(&self) {
         self.all().values().for_each(|c| c.task.abort());
@@ -117,6 +122,18 @@ impl Controller {
         over
     }
 
+    /// The configuration was the one and is the other.
+    pub(super) fn forget_cleared(&self, old: &Model, new: &Model) {
+        if !self.clearings.all().is_empty() {
+            let known = |m: &Model| -> BTreeSet<Key> {
+                m.volumes.values().flat_map(keys).flatten().collect()
+            };
+            // What ended after it was forgotten is of no place that begins now.
+            let (old, new) = (known(old), known(new));
+            self.clearings.forget(|key| old.contains(&key) && new.contains(&key));
+        }
+    }
+
     fn is_being_cleared(&self, key: Key) -> bool {
         self.clearings.all().get(&key).is_some_and(|c| c.over.look(Option::is_none))
     }
@@ -186,4 +203,25 @@ impl Controller {
 /// The places of a volume.
 fn keys(v: &Volume) -> [Option<Key>; 2] {
     [Some((v.naa, v.place)), v.migration.as_ref().map(|m| (v.naa, m.place))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clearing(over: Option<Result<()>>) -> Clearing {
+        let (_, over) = watch::channel(over);
+        Clearing { over, task: platform::spawn(async {}).abort_handle() }
+    }
+
+    #[tokio::test]
+    async fn how_a_clearing_ended_is_forgotten_with_its_place() {
+        let all = Clearings::default();
+        for (place, over) in [(1, Some(Ok(()))), (2, None), (3, Some(Ok(())))] {
+            all.all().insert((Naa(7), place), clearing(over));
+        }
+        all.forget(|(_, place)| place == 3);
+        let left: Vec<u32> = all.all().keys().map(|(_, place)| *place).collect();
+        assert_eq!(left, [2, 3], "one goes on, and of one somebody will ask");
+    }
 }
