@@ -185,13 +185,14 @@ impl Story {
         })
     }
 
-    /// Whether another device lacks the newest superblock, which this one has, and not all of this one's log can be read, which tells
-    /// whether the other had it. Then only somebody who asks for it goes on.
+    /// Whether another device lacks the newest superblock, and not all of this one's log can be read, which tells whether the other
+    /// had it. Then only somebody who asks for it goes on.
     pub(crate) fn hides_log(&self, m: &SimMedium) -> bool {
         let Some(layout) = self.layout(m.len()) else { return false };
         let newest = |m: &SimMedium| self.newest_on(m).map_or(0, |s| s.seq);
-        let own = newest(m);
-        self.media.iter().any(|other| newest(other) < own)
+        let last = self.media.iter().map(newest).max();
+        let others = self.media.iter().filter(|other| other.name() != m.name());
+        others.map(newest).any(|n| Some(n) < last)
             && (0..layout.log_pages).any(|n| m.is_bad(layout.log(n) * 4096, 4096))
     }
 
