@@ -29,6 +29,10 @@ weir_base::planted_bugs! {
     LossOfOneOnly,
     /// A read that finds a block lost tells so, whatever was written there while it looked where that is.
     LossOfAnOlderEntry,
+    /// A pool that goes on after it was suspended takes losses of its end for such of each instant of its log.
+    LossBeforeItsTime,
+    /// A loss is told of a volume that has got another map since somebody looked.
+    LossOfAnotherMap,
     /// A trim is not logged.
     TrimNotLogged,
     /// A flush that failed is taken for success.
@@ -340,6 +344,8 @@ impl Bug {
         Bug::LossByPlace,
         Bug::LossOfOneOnly,
         Bug::LossOfAnOlderEntry,
+        Bug::LossBeforeItsTime,
+        Bug::LossOfAnotherMap,
         Bug::ChangeGivenUp,
         Bug::GivenUpAsPlanned,
         Bug::UnreadEndsMoves,

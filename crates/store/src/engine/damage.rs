@@ -152,14 +152,28 @@ impl Book {
         self.lost.set(self.lost.get() + u64::from(is_new));
     }
 
-    /// What a volume or snapshot has there is lost. True: that was not known, and is now.
-    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) -> bool {
+    /// What a volume or snapshot has there is lost.
+    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) {
         let mut all = self.losses.borrow_mut();
-        if all.len() >= LOSSES && !all.contains_key(&(dataset, lba)) {
-            return false;
+        if all.len() < LOSSES || all.contains_key(&(dataset, lba)) {
+            all.insert((dataset, lba), vbn);
+            self.lost_at.borrow_mut().extend(vbn);
         }
-        self.lost_at.borrow_mut().extend(vbn);
-        all.insert((dataset, lba), vbn) != Some(vbn)
+    }
+
+    /// Whether such a loss is not known, and would be remembered.
+    fn is_news(&self, dataset: u32, lba: u64, vbn: Option<u64>) -> bool {
+        let all = self.losses.borrow();
+        match all.get(&(dataset, lba)) {
+            Some(known) => *known != vbn,
+            None => all.len() < LOSSES,
+        }
+    }
+
+    /// No loss is known any more. A log that is taken up tells of those that are noted, each in its place.
+    pub(super) fn forget_losses(&self) {
+        self.losses.borrow_mut().clear();
+        self.lost_at.borrow_mut().clear();
     }
 
     /// A volume or snapshot has become what another one is: what that one has lost is lost in both.
@@ -272,22 +286,33 @@ impl Inner {
         look
     }
 
-    /// What a volume or snapshot has there is lost: that is known from now on, also of the others that have the same there. The
-    /// caller has the block locked, so that it has this entry still.
+    /// What a volume or snapshot has there is lost, if it has that still: that is known from now on, also of the others that have the
+    /// same there.
     pub(super) async fn lose(&self, ds: &Dataset, lba: u64, entry: MapEntry) {
-        // What another life has instead, that one knows.
-        if self.over.get() {
-            return;
-        }
         let vbn = entry.is_data().then_some(entry.vbn);
-        if !self.works.damage.is_lost(ds.id, lba, vbn) || has(Bug::LossOfOneOnly) {
+        if !self.works.damage.is_news(ds.id, lba, vbn) {
             return;
         }
-        let is_other = |o: &&Rc<Dataset>| o.family == ds.family && o.id != ds.id;
-        let others: Vec<_> = self.datasets.borrow().values().filter(is_other).cloned().collect();
-        for o in others {
+        let mut seen = BTreeSet::new();
+        loop {
+            // The one in which it was found comes last: once that is known somebody has looked at all. Others may come meanwhile.
+            let is_next = |o: &&Rc<Dataset>| o.family == ds.family && !seen.contains(&o.id);
+            let next = self
+                .datasets
+                .borrow()
+                .values()
+                .filter(is_next)
+                .max_by_key(|o| o.id != ds.id)
+                .cloned();
+            let Some(o) = next else { return };
+            seen.insert(o.id);
             let pin = self.pins.pin();
-            if !o.is_stale() && self.has_still(&pin, &o, lba, entry).await {
+            let is_asked = o.id == ds.id || !has(Bug::LossOfOneOnly);
+            let is_sure = o.id == ds.id && has(Bug::LossOfAnotherMap);
+            let has_it =
+                is_sure || is_asked && !o.is_stale() && self.has_still(&pin, &o, lba, entry).await;
+            // What another life has instead, that one knows.
+            if has_it && !self.over.get() {
                 self.works.damage.is_lost(o.id, lba, vbn);
             }
         }

@@ -390,6 +390,91 @@ fn a_snapshot_of_what_is_lost_has_lost_it_and_so_has_what_is_made_of_it_again() 
     });
 }
 
+/// A snapshot has what a volume lost after it, and the pool is suspended, and goes on. Whether the snapshot's is told as lost.
+fn told_of_an_older_one(given_up: bool) -> bool {
+    let (b, p) = made();
+    let q = p.clone();
+    let s = b.run(async move {
+        let s = q.snapshot(&[(1, "s")], 1).await.unwrap()[0];
+        write(&q, 1, 8192, B, 7).await.unwrap();
+        s
+    });
+    spoil(&b, &p, 1, 8192, None);
+    let q = p.clone();
+    b.run(async move {
+        for _ in 0..1 + u32::from(given_up) {
+            assert!(read(&*q.volume(1).unwrap(), 8192, 4096).await.is_err());
+            sleep(10 * SECONDS).await;
+        }
+    });
+    assert_eq!(p.losses(), [("v".to_owned(), 1)]);
+    b.media.iter().for_each(|m| m.next_is(Next::WriteError));
+    let q = p.clone();
+    b.run(async move {
+        assert!(q.create_volume("x", 64 * MIB, 4096).await.is_err());
+        q.resume().await.unwrap();
+        assert_eq!(read(&*q.volume(s).unwrap(), 8192, 4096).await.unwrap()[0], 1);
+    });
+    p.losses().iter().any(|(name, _)| name == "s")
+}
+
+#[test]
+fn what_a_volume_lost_since_is_not_told_of_an_older_snapshot() {
+    assert!(!told_of_an_older_one(false) && !told_of_an_older_one(true));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_loss_that_is_told_of_an_older_snapshot_is_caught() {
+    for given_up in [false, true] {
+        assert!(crate::bench::with(Bug::LossBeforeItsTime, || told_of_an_older_one(given_up)));
+    }
+}
+
+/// A volume gets the map of its snapshot while somebody looks at what it had. Whether that is told as lost.
+fn told_of_another_map(unreadable: bool) -> bool {
+    let (b, p) = made();
+    let q = p.clone();
+    let s = b.run(async move {
+        let s = q.snapshot(&[(1, "s")], 1).await.unwrap()[0];
+        write(&q, 1, 8192, B, 7).await.unwrap();
+        q.checkpoint().await.unwrap();
+        // Nothing else waits for who reads.
+        sleep(60 * SECONDS).await;
+        s
+    });
+    match unreadable {
+        false => spoil(&b, &p, 1, 8192, None),
+        true => places(&b, &p, 1, 8192)
+            .into_iter()
+            .for_each(|(d, at)| b.media[usize::from(d)].fail_reads(at, B)),
+    }
+    let media = b.media.clone();
+    b.run(async move {
+        let stall = |time| media.iter().for_each(|m| m.stall(time));
+        let (q, again) = (p.clone(), p.clone());
+        stall(SECONDS);
+        let reads = spawn(async move { read(&*q.volume(1).unwrap(), 8192, 4096).await });
+        sleep(1500 * MILLIS).await;
+        stall(0);
+        p.revert(1, s).await.unwrap();
+        drop(reads.await);
+        assert_eq!(read(&*again.volume(1).unwrap(), 8192, 4096).await.unwrap()[0], 1);
+        !p.losses().is_empty()
+    })
+}
+
+#[test]
+fn what_a_volume_has_no_more_is_not_told_as_lost() {
+    assert!(!told_of_another_map(false) && !told_of_another_map(true));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_loss_that_is_told_of_another_map_is_caught() {
+    assert!(crate::bench::with(Bug::LossOfAnotherMap, || told_of_another_map(false)));
+}
+
 #[test]
 fn an_error_that_passes_is_no_damage() {
     let (b, p) = made_on(1, 8);
