@@ -26,23 +26,37 @@ fn may_wait() -> bool {
     try_current_id().is_none() && !HURRIES.get()
 }
 
+/// What closing a file may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// For nothing.
+    Never,
+    /// For a slow file system, which is asked even by that.
+    FileSystem,
+    /// For a block device: all that anybody has written to it is written with the last one, maybe by the very thread that closes it.
+    /// This process claims it, if it says which one it is, until that is over.
+    Device(Option<Identity>),
+}
+
 /// A file that is closed where that may take time.
 #[derive(Debug)]
 pub(crate) struct Aside {
     file: ManuallyDrop<File>,
-    slow: bool,
-    device: bool,
+    waits: Waits,
 }
 
 impl Aside {
-    /// It is on a `slow` file system, which is asked even by that, or the last of a block `device`: all that anybody has written to it
-    /// is written then, maybe by the very thread that closes it.
-    pub(crate) fn new(file: File, slow: bool, device: bool) -> Aside {
-        Aside { file: ManuallyDrop::new(file), slow, device }
+    pub(crate) fn new(file: File, waits: Waits) -> Aside {
+        Aside { file: ManuallyDrop::new(file), waits }
+    }
+
+    /// From now on it counts as one of a slow file system.
+    pub(crate) fn set_slow(&mut self) {
+        self.waits = Waits::FileSystem;
     }
 
     pub(crate) fn is_slow(&self) -> bool {
-        self.slow
+        self.waits == Waits::FileSystem
     }
 }
 
@@ -58,10 +72,17 @@ impl Drop for Aside {
     fn drop(&mut self) {
         // SAFETY: the field is not used again.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if self.slow || self.device && !may_wait() {
-            // A slow file system is asked nothing.
-            let there = if self.device { file.metadata().ok() } else { None };
-            close_about(there.and_then(|m| Identity::of(&m)), file);
+        match self.waits {
+            Waits::Never => drop(file),
+            Waits::FileSystem => close(file),
+            Waits::Device(claimed) if !may_wait() => close_about(claimed, file),
+            Waits::Device(None) => drop(file),
+            Waits::Device(claimed) => {
+                // It may hang here as well as elsewhere, and who finds it claimed has to know whose doing that is.
+                let closing = Closing::new(claimed);
+                drop(file);
+                drop(closing);
+            }
         }
     }
 }
@@ -69,7 +90,7 @@ impl Drop for Aside {
 /// Things that are being closed just now, by numbers, with the block devices that they are, and the next number.
 static CLOSING: Mutex<(BTreeMap<u64, Option<Identity>>, u64)> = Mutex::new((BTreeMap::new(), 0));
 
-/// Something that this process has used is being closed: its lock may be there yet.
+/// Something that this process has used is being closed, by whichever thread: its lock may be there yet.
 pub fn is_closing() -> bool {
     close_left();
     !lock(&CLOSING).0.is_empty()
@@ -98,6 +119,7 @@ impl Closings {
     }
 }
 
+/// Something is being closed for as long as this is there.
 struct Closing(u64);
 
 impl Closing {
@@ -181,7 +203,11 @@ pub(crate) static COUNTS: Mutex<()> = Mutex::new(());
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::io::{Write, copy, sink};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
 
     thread_local! {
         /// The next one cannot be started.
@@ -196,6 +222,79 @@ pub(crate) mod tests {
             *lock(&self.0) = std::thread::current().name().map(str::to_owned);
             let _ = self.1.recv();
         }
+    }
+
+    /// What hangs when it is closed, until it is let go on.
+    pub(crate) struct Hung(TcpStream);
+
+    impl Hung {
+        /// A socket does, which waits until the other side has read all of it.
+        pub(crate) fn new() -> (File, Hung) {
+            let there = TcpListener::bind("127.0.0.1:0").expect("a socket");
+            let at = there.local_addr().expect("its address");
+            let mut here = TcpStream::connect(at).expect("a connection");
+            let other = there.accept().expect("its other side").0;
+            let linger = libc::linger { l_onoff: 1, l_linger: 300 };
+            // SAFETY: a descriptor that `here` owns, and the structure that the option takes, with its size.
+            let set = unsafe {
+                libc::setsockopt(
+                    here.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_LINGER,
+                    (&raw const linger).cast(),
+                    size_of_val(&linger) as _,
+                )
+            };
+            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+            here.set_nonblocking(true).expect("it does not wait");
+            while here.write(&[0; 1 << 16]).is_ok() {}
+            (File::from(OwnedFd::from(here)), Hung(other))
+        }
+
+        pub(crate) fn goes_on(mut self) {
+            self.0.set_read_timeout(Some(Duration::from_secs(60))).expect("it has one");
+            copy(&mut self.0, &mut sink()).expect("all of it");
+        }
+    }
+
+    pub(crate) fn until(is_so: impl Fn() -> bool) {
+        let begun = std::time::Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it never is");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_hangs_where_its_closer_may_wait_is_known_to_be_closed() {
+        let _alone = lock(&COUNTS);
+        let (file, hung) = Hung::new();
+        let device = Identity::Block(u64::MAX - 1);
+        let last = Aside::new(file, Waits::Device(Some(device)));
+        let before = Closings::since_now();
+        let closes = std::thread::spawn(move || drop(last));
+        until(|| is_being_closed(device));
+        assert!(is_closing() && !before.are_over() && !closes.is_finished());
+        hung.goes_on();
+        closes.join().expect("no panic");
+        assert!(before.are_over() && !is_being_closed(device), "it closed it itself");
+    }
+
+    #[test]
+    fn what_was_not_claimed_is_nobody_s_while_it_is_closed() {
+        let _alone = lock(&COUNTS);
+        let open = || Aside::new(File::open("/dev/null").expect("open"), Waits::Device(None));
+        let (by_itself, before) = (open(), Closings::since_now());
+        drop(by_itself);
+        assert_eq!(before, Closings::since_now());
+        let aside = open();
+        let hurries = std::thread::spawn(move || {
+            never_wait();
+            drop(aside);
+        });
+        hurries.join().expect("no panic");
+        assert_ne!(before, Closings::since_now());
+        until(|| before.are_over());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Files and block devices as disks.
 
-use crate::closing::{Aside, close};
+use crate::closing::{Aside, Waits, close};
 use crate::device::{Identity, User, lasting_name};
 use crate::ring::Transfer;
 use crate::{Held, Ring, holes};
@@ -149,7 +149,9 @@ impl FileDisk {
             return Err(std::io::Error::other("neither a file nor a block device"));
         }
         let (len, block) = (held.last_len(), held.block_size());
-        let fd = Aside::new(held.file().try_clone()?, held.is_slow(), false);
+        // What is held is closed after it: of a device, that is the last one.
+        let waits = if held.is_slow() { Waits::FileSystem } else { Waits::Never };
+        let fd = Aside::new(held.file().try_clone()?, waits);
         Ok(FileDisk {
             fd: Kept(Rc::new(Descriptor { fd, _of: Some(held.clone()) })),
             name: name.display().to_string(),
@@ -242,9 +244,15 @@ impl Opened {
             len = want;
         }
         let block = if direct { direct_block(&file, device) } else { 512 };
-        let (name, slow) = (path.display().to_string(), !device && is_slow(&file));
+        let name = path.display().to_string();
         let fs = if device { !meta.rdev() } else { meta.dev() };
-        let file = Aside::new(file, slow, device);
+        // It claims nothing.
+        let waits = match device {
+            true => Waits::Device(None),
+            false if is_slow(&file) => Waits::FileSystem,
+            false => Waits::Never,
+        };
+        let file = Aside::new(file, waits);
         Ok(Opened { file, name, len, block, device, read_only: o.read_only, fs })
     }
 

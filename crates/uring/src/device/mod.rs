@@ -31,7 +31,7 @@ pub use users::{
     all_of, is_claimed, locked_by, node_of, opened_by, other_paths, unclear_loops, used_by,
 };
 
-use crate::closing::Aside;
+use crate::closing::{Aside, Waits};
 use crate::file;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
@@ -189,7 +189,16 @@ impl Held {
             Err(e) if !directory && e.raw_os_error() == Some(libc::EINVAL) => (open(false)?, false),
             other => (other?, !directory),
         };
-        if Identity::of(&file.metadata()?) != Some(identity) {
+        let there = Identity::of(&file.metadata()?);
+        // From here on, so that one that is given up is closed as one that is held. Only a block device is claimed.
+        let mut file = Aside::new(
+            file,
+            match there {
+                Some(Identity::Block(_)) => Waits::Device(there.filter(|_| block && alone)),
+                _ => Waits::Never,
+            },
+        );
+        if there != Some(identity) {
             return Err(io::Error::other("it was changed for something else meanwhile").into());
         }
         match if alone { file.try_lock() } else { Ok(()) } {
@@ -199,10 +208,13 @@ impl Held {
         }
         let least = if direct { file::direct_block(&file, block) } else { 512 };
         let slow = !block && file::is_slow(&file);
+        if slow {
+            file.set_slow();
+        }
         let lasting = lasting_name(identity, &file);
         let fua = matches!(identity, Identity::Block(number) if caches::has_fua(number));
         let held = Held {
-            file: Aside::new(file, slow, block),
+            file,
             path: path.to_owned(),
             identity,
             read_only,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::closing::tests::{Hung, until};
 use std::process::{Command, Stdio};
 use weir_disk::Disk as _;
 
@@ -197,6 +198,53 @@ impl Drop for Loop {
     }
 }
 
+/// What had a name before is closed by a thread that may wait. It may hang in that, and is claimed.
+#[test]
+fn what_is_dropped_aside_and_hangs_is_known_to_be_closed() {
+    let _alone = crate::closing::COUNTS.lock();
+    let (file, hung) = Hung::new();
+    let identity = Identity::Block(u64::MAX - 2);
+    let last = Arc::new(Held {
+        file: Aside::new(file, Waits::Device(Some(identity))),
+        path: "/dev/none".into(),
+        identity,
+        read_only: false,
+        directory: false,
+        block: 512,
+        len: AtomicU64::new(0),
+        lasting: None,
+        users: AtomicUsize::new(0),
+        losses: Arc::default(),
+    });
+    let (another, before) = (last.clone(), Closings::since_now());
+    crate::drop_aside(another);
+    until(|| before.are_over());
+    assert!(!is_being_closed(identity), "it was not the last");
+    crate::drop_aside(last);
+    until(|| is_being_closed(identity));
+    hung.goes_on();
+    until(|| !is_being_closed(identity) && before.are_over());
+}
+
+/// One that somebody else has is given up as one that was held: its claim goes with it.
+#[test]
+fn a_device_that_is_locked_is_closed_as_one_that_was_claimed() {
+    let dir = Dir::new("locked");
+    let Some(device) = Loop::new(&dir.file("image", &[7; 1 << 20])) else {
+        return eprintln!("skipped: no loop devices");
+    };
+    let _alone = crate::closing::COUNTS.lock();
+    let looks = File::open(&device.0).expect("open");
+    looks.lock().expect("a lock");
+    let before = Closings::since_now();
+    assert!(matches!(Held::open(&device.0, false), Err(HoldError::Busy)));
+    assert!(before != Closings::since_now() && before.are_over());
+    drop(looks);
+    let (beside, before) = (Held::beside(&device.0).expect("open"), Closings::since_now());
+    drop(beside);
+    assert_eq!(before, Closings::since_now(), "it holds nothing");
+}
+
 /// Who is the last to close one has everything written, which may wait for this reactor.
 #[test]
 fn a_reactor_has_a_thread_close_a_block_device() {
@@ -208,10 +256,12 @@ fn a_reactor_has_a_thread_close_a_block_device() {
     let ring = crate::Ring::new().expect("a ring");
     let reactor = weir_reactor::Reactor::new(std::rc::Rc::new(ring.clone()));
     let _alone = crate::closing::COUNTS.lock();
+    // It hangs there as well.
     let (last, before) = (held(path), Closings::since_now());
     drop(last);
-    assert_eq!(Closings::since_now(), before, "who may wait closes it itself");
-    let last = held(path);
+    assert_ne!(Closings::since_now(), before, "also who may wait says so");
+    assert!(before.are_over(), "and closes it itself");
+    let (last, before) = (held(path), Closings::since_now());
     reactor.enter(|| drop(last));
     assert_ne!(Closings::since_now(), before, "the last one");
     // One that comes when nobody waits for it any more.
