@@ -40,7 +40,7 @@ use weir_uring::device::{Made, is_being_closed, is_closing, locked_by, used_by};
 use weir_uring::{Held, HoldError, Identity};
 
 /// How long the last writes of a process that has ended are waited for before that is a fault, which is tried again.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(in crate::plane) const PATIENCE: Duration = Duration::from_secs(3);
 /// Who has a device open or locked for less than this looks what it is, and uses it no further.
 const A_LOOK: Duration = Duration::from_millis(500);
 /// How often the lock is tried meanwhile.
@@ -373,6 +373,19 @@ impl Holds {
     /// Lets go of one device of an owner.
     pub(crate) fn release_path(&self, owner: &Owner, path: &Path) {
         self.release(|e| e.owner == *owner && e.path == path);
+    }
+
+    /// Lets go of this very device of an owner, if it has that by this name and no disk is on it. False: one is, and it stays.
+    pub(crate) fn release_held(&self, owner: &Owner, path: &Path, held: &Weak<Held>) -> bool {
+        let mut gone = true;
+        self.release(|e| {
+            let is_it = e.owner == *owner && e.path == path;
+            let is_it = is_it && Arc::downgrade(&e.held).ptr_eq(held);
+            let is_used = is_it && e.held.is_used();
+            gone &= !is_used;
+            is_it && !is_used
+        });
+        gone
     }
 
     /// Lets go of what an owner has and `keep` does not want; files and directories that were made for it and never used go,

@@ -8,13 +8,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_control::dataplane::Inside;
 use weir_control::model::{Device, DeviceAction, DeviceSpec, DeviceUse, Overwrite};
 use weir_control::{Code, Error, Result};
-use weir_reactor::{LocalFuture, get_local};
+use weir_reactor::{LocalFuture, get_local, sleep};
 use weir_store::format::superblock::MemberState;
 use weir_store::{DeviceInfo, StoreError};
 use weir_uring::Held;
+
+/// How long a device that has left is waited for, until nothing asks it any more.
+const LEAVES: Nanos = SECONDS;
+const STEP: Nanos = 10 * MILLIS;
 
 fn wrong(e: &StoreError) -> Error {
     match e {
@@ -37,6 +42,15 @@ impl OpenPool {
                 .because(e)
                 .hint("check that the path exists, is yours to write, and is not in use")
         })?;
+        // While it was taken, the pool may have let go of it, as it had left.
+        let (holds, owner) = &self.holds;
+        if !holds.kept(owner, Path::new(&path)).is_some_and(|kept| Arc::ptr_eq(&kept, held)) {
+            return Err(
+                in_use(Path::new(&path), "this pool has just let go of it").hint("try again")
+            );
+        }
+        // From here on: one of this path may leave the pool while that waits.
+        self.used.borrow_mut().put(&path, held);
         let done = match how {
             DeviceUse::Member => self.pool.add(disk).await,
             DeviceUse::Spare => self.pool.add_spare(disk).await,
@@ -45,8 +59,9 @@ impl OpenPool {
         };
         // One that failed as it came in is a member all the same.
         if done.is_ok() || self.names(&path) {
-            self.used.borrow_mut().insert(path.clone());
             self.unused.borrow_mut().retain(|(p, _)| *p != path);
+        } else {
+            self.used.borrow_mut().take_out(&path, held);
         }
         done.map(drop).map_err(|e| wrong(&e))
     }
@@ -170,6 +185,7 @@ impl Node {
             return self.size_maps(pool).await;
         }
         let action = action.clone();
+        let leaves = matches!(action, DeviceAction::Remove { .. });
         let work = self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
             Box::pin(async move {
                 let done = match action {
@@ -180,7 +196,12 @@ impl Node {
                     DeviceAction::Resync => p.pool.resync().await,
                     DeviceAction::Resume => p.pool.resume().await,
                 };
-                p.let_go();
+                // Whoever is told that it has left uses it at once.
+                let mut waited = 0;
+                while !p.let_go() && leaves && waited < LEAVES {
+                    sleep(STEP).await;
+                    waited += STEP;
+                }
                 done.map_err(|e| wrong(&e))
             })
         });

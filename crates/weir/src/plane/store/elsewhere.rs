@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_control::Code;
 use weir_control::model::{Device, DeviceKind, Pool};
 use weir_reactor::spawn;
@@ -360,7 +361,8 @@ impl<'a> Search<'a> {
         let otherwise = match disk {
             Some(disk) if is_still(&disk, (self.id, l.device), &end).await => {
                 let standing = Standing { end: Some(end), name: Name::Recorded };
-                let found = Found { path: path.into(), disk, name, identity: held.identity() };
+                let (identity, held) = (held.identity(), Arc::downgrade(&held));
+                let found = Found { path: path.into(), disk, name, identity, held };
                 return Elsewhere::Renamed(Box::new(Here { found, device: l.device, standing }));
             }
             Some(_) => Elsewhere::Silent,

@@ -14,6 +14,7 @@ mod record;
 mod reserved;
 mod scrub;
 mod seen;
+mod used;
 
 pub(crate) use leaf::{KIND, Kind};
 
@@ -26,12 +27,13 @@ pub(super) use open::Lacking;
 use open::failed;
 pub(super) use reserved::{Reservations, State as ReservationState};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+use used::Used;
 use weir_control::dataplane::LastState;
 use weir_control::live::SnapshotLive;
 use weir_control::model::{Device, DeviceFound, Layout, Pool, PoolId, Volume};
@@ -84,8 +86,7 @@ pub(crate) struct OpenPool {
     before: RefCell<Vec<weir_store::Place>>,
     /// What its devices are held by, in the name of this pool.
     holds: (Arc<Holds>, Owner),
-    /// The devices that are held and part of it, by path.
-    used: RefCell<BTreeSet<String>>,
+    used: RefCell<Used>,
     /// Buffers of the reactor, for layers at home.
     buffers: BufPool,
 }
@@ -95,7 +96,7 @@ impl OpenPool {
         pool: weir_store::Pool,
         unused: Vec<(String, String)>,
         holds: (Arc<Holds>, Owner),
-        used: BTreeSet<String>,
+        used: Used,
         buffers: BufPool,
     ) -> OpenPool {
         OpenPool {
@@ -116,17 +117,12 @@ impl OpenPool {
         }
     }
 
-    /// Unlocks devices that have left the pool.
-    fn let_go(&self) {
-        let here: Vec<_> = self.pool.status().devices.into_iter().filter_map(|d| d.name).collect();
+    /// Unlocks devices that have left the pool. False: one has a disk on it yet, and is unlocked later.
+    fn let_go(&self) -> bool {
+        let devices = self.pool.status().devices.into_iter();
+        let here = devices.filter_map(|d| d.name).collect();
         let (holds, owner) = &self.holds;
-        self.used.borrow_mut().retain(|path| {
-            let keep = here.contains(path);
-            if !keep {
-                holds.release_path(owner, Path::new(path));
-            }
-            keep
-        });
+        self.used.borrow_mut().let_go(&here, (holds, owner))
     }
 
     fn find(&self, dataset: &str) -> Option<DatasetInfo> {

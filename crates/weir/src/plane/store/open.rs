@@ -2,13 +2,13 @@
 
 use super::OpenPool;
 use super::elsewhere::{Search, Unheld};
+use super::used::Used;
 use crate::plane::devices::Owner;
 use crate::plane::local::Local;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use weir_control::dataplane::Without;
 use weir_control::model::{Device, DeviceFound, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
@@ -39,6 +39,8 @@ pub(super) struct Found {
     /// What the operating system tells it from others by.
     pub(super) name: Option<String>,
     pub(super) identity: Identity,
+    /// What is held of it. Whoever does without it lets go of it by its path.
+    pub(super) held: Weak<Held>,
 }
 
 /// Devices as they are named, each held or not, and why not.
@@ -164,7 +166,8 @@ pub(super) async fn open(
             let disk =
                 disk.map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))?;
             let name = h.lasting_name().map(str::to_owned);
-            Ok(Found { path: path.clone(), disk, name, identity: h.identity() })
+            let (identity, held) = (h.identity(), Arc::downgrade(&h));
+            Ok(Found { path: path.clone(), disk, name, identity, held })
         });
         match disk {
             Ok(f) => found.push(f),
@@ -266,7 +269,7 @@ pub(super) async fn open(
     if lacks > 0 && matches!(lacking, Lacking::NothingNewer(_)) {
         tracing::warn!(pool = %pool.name, "opened without {lacks} of its devices: it was closed in order, and the others have all that it had then");
     }
-    let mut used: BTreeSet<String> = ours.into_iter().map(|f| f.path).collect();
+    let mut used: Used = ours.into_iter().map(|f| (f.path, f.held)).collect();
     for (path, why) in opened.left_out() {
         tracing::warn!(pool = %pool.name, "{path}: {why}");
         used.remove(&path);
