@@ -388,6 +388,12 @@ pub trait DataPlane: Send + Sync + 'static {
     /// now, if it was open.
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>>;
 
+    /// The same at the end of the process, which has its devices closed: they may be being closed yet when this returns. Nobody is told
+    /// that they are free, and one that hangs in that is no reason to count the pool as left open.
+    fn end_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
+        self.stop_pool(name)
+    }
+
     /// Builds the device graph of a volume's layout and opens the volume. Nothing is made: what is missing is an error.
     /// A file that was being made larger gets its size.
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()>;
@@ -408,6 +414,11 @@ pub trait DataPlane: Send + Sync + 'static {
 
     /// Closes a volume after its I/Os in flight. Does nothing when it is not open.
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()>;
+
+    /// The same at the end of the process, as [`end_pool`](Self::end_pool).
+    fn end_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        self.close_volume(name)
+    }
 
     /// Gives back what a closed volume holds: removes its file or discards its extents. Must also work when part of it
     /// is gone already.

@@ -169,6 +169,14 @@ impl Controller {
         Ok(last)
     }
 
+    /// The same at the end of the process.
+    pub(super) async fn plane_end(&self, name: &str) -> Result<Option<LastState>> {
+        let _turn = self.take_turn(name).await?;
+        let last = self.plane.end_pool(name).await?;
+        self.unlist(name);
+        Ok(last)
+    }
+
     /// Takes devices for a pool when nothing else is done with those that it has: what is being opened lets go of all others.
     pub(super) async fn plane_admit(
         &self,

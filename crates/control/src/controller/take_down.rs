@@ -258,7 +258,7 @@ impl Controller {
         for name in open.volumes {
             let me = self.clone();
             all.spawn(async move {
-                let closed = in_time(begun + VOLUMES, me.plane.close_volume(&name)).await;
+                let closed = in_time(begun + VOLUMES, me.plane.end_volume(&name)).await;
                 Closed::Volume(name, closed)
             });
         }
@@ -271,7 +271,7 @@ impl Controller {
             for name in now.into_keys() {
                 let me = self.clone();
                 let close = async move {
-                    let closed = in_time(begun + POOLS, me.plane_stop(&name)).await;
+                    let closed = in_time(begun + POOLS, me.plane_end(&name)).await;
                     Closed::Pool(name, closed)
                 };
                 match has(Bug::PoolsInTurn) {

@@ -98,6 +98,8 @@ pub(crate) struct State {
     pub(crate) asked: Vec<String>,
     /// Calls that open or close something and take so long, written as in `calls`.
     pub(crate) late: BTreeMap<String, Duration>,
+    /// How long devices are closed that pools and volumes let go of, which all but the end of the process waits for.
+    pub(crate) closings: Duration,
     /// No target port lets anybody in any more.
     pub(crate) shut: bool,
     /// How far volumes have moved, as the data plane calls it.
@@ -172,6 +174,13 @@ impl Fake {
         if let Some(late) = late {
             self.state().calls.push(format!("{call} begins"));
             tokio::time::sleep(late).await;
+        }
+    }
+
+    async fn until_closed(&self) {
+        let closings = self.state().closings;
+        if !closings.is_zero() {
+            tokio::time::sleep(closings).await;
         }
     }
 
@@ -317,6 +326,14 @@ impl DataPlane for Fake {
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
         Box::pin(async move {
+            let last = self.end_pool(name).await;
+            self.until_closed().await;
+            last
+        })
+    }
+
+    fn end_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
+        Box::pin(async move {
             self.in_its_time(format!("stop_pool {name}")).await;
             // Also one that is not closed in order is closed.
             let done = self.call(format!("stop_pool {name}")).map(drop);
@@ -413,6 +430,14 @@ impl DataPlane for Fake {
     }
 
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        Box::pin(async move {
+            let done = self.end_volume(name).await;
+            self.until_closed().await;
+            done
+        })
+    }
+
+    fn end_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         let slow = self.state().slow_closes;
         Box::pin(async move {
             if let Some(slow) = slow {

@@ -144,6 +144,18 @@ async fn a_pool_that_hangs_keeps_no_other_open() {
     hung_pool().await;
 }
 
+/// Something that was let go of hangs while it is closed. Who waits for that has no time left.
+#[tokio::test]
+async fn the_end_does_not_wait_until_devices_are_closed() {
+    let dir = Scratch::new();
+    let (fake, c) = node(&dir).await;
+    fake.state().closings = Duration::from_secs(3);
+    late(&fake, "close_volume v3", Duration::from_secs(31));
+    late(&fake, "stop_pool p1", Duration::from_secs(39));
+    end(&c).await.0.expect("all of it is closed");
+    assert_eq!(open(&fake), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn what_fails_to_close_is_named_and_the_rest_is_closed() {
     let dir = Scratch::new();

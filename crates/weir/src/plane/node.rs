@@ -1,6 +1,6 @@
 //! The node: its reactors, and the control plane's wishes carried out on them.
 
-use super::devices::{Holds, Owner, Wait, closed};
+use super::devices::{Holds, Owner, Wait};
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
@@ -310,6 +310,7 @@ impl Node {
         UnitShared::new(&volume.name, lu, store)
     }
 
+    /// Closes a volume. What it held may be being closed yet: see [`closed`](super::devices::closed).
     pub(super) async fn close(&self, name: &str) -> Result<()> {
         // While every reactor has its side of the unit, which knows who has been answered of late.
         self.fence(name, End::Gone).await?;
@@ -340,7 +341,7 @@ impl Node {
         // The copy has ended, too.
         self.drop_moving(name).await?;
         self.take_back(|o| matches!(o, Owner::Place(n, _) if n == name)).await?;
-        closed(async { self.holds.release_volume(name, None) }).await;
+        self.holds.release_volume(name, None);
         self.close_in_store(name, None).await
     }
 

@@ -84,12 +84,16 @@ impl DataPlane for Node {
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
-        Box::pin(closed(async move {
+        Box::pin(closed(self.end_pool(name)))
+    }
+
+    fn end_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
+        Box::pin(async move {
             let last = self.close_store(name).await;
             self.take_back(|o| matches!(o, Owner::Pool(p) if p == name)).await?;
             self.holds.release_all(&Owner::Pool(name.to_owned()));
             last
-        }))
+        })
     }
 
     fn find_pool<'a>(&'a self, devices: &'a [Device], force: bool) -> Work<'a, PoolFound> {
@@ -233,7 +237,7 @@ impl DataPlane for Node {
         Box::pin(async move {
             let r = self.open(volume, pool).await;
             if r.is_err() {
-                self.close(&volume.name).await?;
+                closed(self.close(&volume.name)).await?;
             }
             r
         })
@@ -257,6 +261,10 @@ impl DataPlane for Node {
     }
 
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        Box::pin(closed(self.close(name)))
+    }
+
+    fn end_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         Box::pin(self.close(name))
     }
 
