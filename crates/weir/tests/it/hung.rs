@@ -4,8 +4,14 @@ use crate::common::lossy::{Disks, Nature, can_mount};
 use crate::common::{Beside, Daemon, noise};
 use crate::devices::{Loop, faults};
 use serde_json::{Value, json};
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+use weir_uring::device::is_being_closed;
+use weir_uring::{Held, HoldError};
 
 const MIB: usize = 1 << 20;
 
@@ -282,4 +288,37 @@ fn a_mirror_is_opened_without_a_loop_device_that_does_not_answer() {
     assert!(d.read("of-m", MIB) == data);
     drop(frozen);
     d.stop();
+}
+
+/// The last one that has a disk open writes what others have written to it, and hangs in that. The disk is claimed meanwhile, and this
+/// program knows that it is its own doing.
+#[test]
+fn a_disk_that_hangs_while_a_thread_closes_it_is_known_to_be_closed() {
+    if let Err(e) = can_mount() {
+        return eprintln!("skipped: {e}");
+    }
+    let d = Daemon::new("hung-closed");
+    let disks = Disks::mount(&d.dir, 1, 64 << 20, Nature::Honest, 1).expect("a disk");
+    let Some(disk) = uncached(&disks) else { return };
+    let open = || Held::open(Path::new(&disk.0), false);
+    let switch = disks.switch();
+    d.until("it hangs in close", || {
+        let Ok(held) = open() else { return false };
+        let identity = held.identity();
+        // Into the kernel's memory.
+        let mut other = OpenOptions::new().write(true).open(&disk.0).expect("it is open");
+        other.write_all(&[7; 4096]).expect("written");
+        drop(other);
+        let frozen = switch.frozen();
+        let closes = std::thread::spawn(move || drop(held));
+        std::thread::sleep(Duration::from_millis(300));
+        // Else somebody else had it open, who looked what it is, and it was not the last.
+        let hangs = !closes.is_finished();
+        assert_eq!(is_being_closed(identity), hangs);
+        assert!(!hangs || matches!(open(), Err(HoldError::Busy)), "it is claimed");
+        drop(frozen);
+        closes.join().expect("no panic");
+        assert!(!is_being_closed(identity));
+        hangs
+    });
 }
