@@ -3,24 +3,17 @@
 use super::copies::{Copies, Look, Seen};
 use super::dataset::Dataset;
 use super::device::Device;
-use super::locks::Pin;
 use super::{Inner, Pool};
-use crate::format::BLOCK;
-use crate::format::dataset::Kind;
-use crate::format::tree::MapEntry;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Range, RangeInclusive};
-use std::rc::Rc;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use weir_base::IoError;
 
 /// Pairs of device and owner that are told apart; what comes after them is told of the device only.
 const PAIRS: usize = 256;
 /// Copies with which something is wrong still that are remembered, so that each is counted once.
 const COPIES: usize = 8192;
-/// Blocks of volumes and snapshots without a good copy that are remembered.
-const LOSSES: usize = 8192;
 
 /// Whose data a damaged copy is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,10 +76,6 @@ pub(crate) struct Book {
     copies: RefCell<BTreeMap<CopyId, Trouble>>,
     /// Blocks without a good copy, each once.
     lost: Cell<u64>,
-    /// Blocks that no copy can give now: dataset and address, with the block of the pool, or none where the map says that it is lost.
-    losses: RefCell<BTreeMap<(u32, u64), Option<u64>>>,
-    /// The blocks of the pool among these, and some that are none any more: each read asks.
-    lost_at: RefCell<BTreeSet<u64>>,
 }
 
 fn range(d: &Device, at: u64, blocks: u64) -> RangeInclusive<CopyId> {
@@ -150,70 +139,6 @@ impl Book {
             is_new &= !std::mem::replace(&mut self.known(d, *at, sum).counted, true);
         }
         self.lost.set(self.lost.get() + u64::from(is_new));
-    }
-
-    /// What a volume or snapshot has there is lost.
-    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) {
-        let mut all = self.losses.borrow_mut();
-        if all.len() < LOSSES || all.contains_key(&(dataset, lba)) {
-            all.insert((dataset, lba), vbn);
-            self.lost_at.borrow_mut().extend(vbn);
-        }
-    }
-
-    /// Whether such a loss is not known, and would be remembered.
-    fn is_news(&self, dataset: u32, lba: u64, vbn: Option<u64>) -> bool {
-        let all = self.losses.borrow();
-        match all.get(&(dataset, lba)) {
-            Some(known) => *known != vbn,
-            None => all.len() < LOSSES,
-        }
-    }
-
-    /// No loss is known any more. A log that is taken up tells of those that are noted, each in its place.
-    pub(super) fn forget_losses(&self) {
-        self.losses.borrow_mut().clear();
-        self.lost_at.borrow_mut().clear();
-    }
-
-    /// A volume or snapshot has become what another one is: what that one has lost is lost in both.
-    pub(super) fn is_like(&self, dataset: u32, source: u32) {
-        if !self.losses.borrow().is_empty() && !has(Bug::LossOfOneOnly) {
-            let of = self
-                .losses
-                .borrow()
-                .range((source, 0)..=(source, u64::MAX))
-                .map(|(k, v)| (k.1, *v))
-                .collect::<Vec<_>>();
-            for (lba, vbn) in of {
-                self.is_lost(dataset, lba, vbn);
-            }
-        }
-    }
-
-    /// Blocks of the pool were read well: nothing that they are is lost.
-    #[inline]
-    fn is_read(&self, blocks: Range<u64>) {
-        if self.lost_at.borrow().range(blocks.clone()).next().is_some() {
-            self.losses.borrow_mut().retain(|_, v| !v.is_some_and(|v| blocks.contains(&v)));
-            self.lost_at.borrow_mut().retain(|v| !blocks.contains(v));
-        }
-    }
-
-    /// A volume has got something else there.
-    #[inline]
-    pub(super) fn is_anew(&self, dataset: u32, lba: u64, blocks: u64) {
-        if !self.losses.borrow().is_empty() {
-            let range = (dataset, lba)..(dataset, lba.saturating_add(blocks));
-            let mut all = self.losses.borrow_mut();
-            let gone: Vec<_> = all.range(range).map(|(k, _)| *k).collect();
-            for key in gone {
-                all.remove(&key);
-            }
-            if all.is_empty() {
-                self.lost_at.borrow_mut().clear();
-            }
-        }
     }
 
     /// Copies were read well, or mended: if something is wrong with them again, that is something else.
@@ -286,50 +211,6 @@ impl Inner {
         look
     }
 
-    /// What a volume or snapshot has there is lost, if it has that still: that is known from now on, also of the others that have the
-    /// same there.
-    pub(super) async fn lose(&self, ds: &Dataset, lba: u64, entry: MapEntry) {
-        let vbn = entry.is_data().then_some(entry.vbn);
-        if !self.works.damage.is_news(ds.id, lba, vbn) {
-            return;
-        }
-        let mut seen = BTreeSet::new();
-        loop {
-            // The one in which it was found comes last: once that is known somebody has looked at all. Others may come meanwhile.
-            let is_next = |o: &&Rc<Dataset>| o.family == ds.family && !seen.contains(&o.id);
-            let next = self
-                .datasets
-                .borrow()
-                .values()
-                .filter(is_next)
-                .max_by_key(|o| o.id != ds.id)
-                .cloned();
-            let Some(o) = next else { return };
-            seen.insert(o.id);
-            let pin = self.pins.pin();
-            let is_asked = o.id == ds.id || !has(Bug::LossOfOneOnly);
-            let is_sure = o.id == ds.id && has(Bug::LossOfAnotherMap);
-            let has_it =
-                is_sure || is_asked && !o.is_stale() && self.has_still(&pin, &o, lba, entry).await;
-            // What another life has instead, that one knows.
-            if has_it && !self.over.get() {
-                self.works.damage.is_lost(o.id, lba, vbn);
-            }
-        }
-    }
-
-    /// Whether a volume or snapshot, which others may write, has this entry in the moment in which that is told.
-    async fn has_still(&self, pin: &Pin, ds: &Dataset, lba: u64, entry: MapEntry) -> bool {
-        loop {
-            let before = ds.top.find(lba);
-            let Ok(found) = self.entry(pin, ds, lba).await else { return false };
-            // A checkpoint that moves it again waits for the pin.
-            if ds.top.find(lba) == before {
-                return found == entry;
-            }
-        }
-    }
-
     /// A read of a copy ended with an error. That the device does not answer, or that the medium is bad, is told otherwise;
     /// want of memory is nothing of the device's.
     pub(super) fn found_unread(&self, d: &Device, at: u64, sum: u64, e: IoError) {
@@ -341,7 +222,7 @@ impl Inner {
     /// A copy of each of some blocks was read well.
     #[inline]
     pub(super) fn found_well(&self, vbn: u64, blocks: u64) {
-        self.works.damage.is_read(vbn..vbn + blocks);
+        self.losses.is_read(vbn..vbn + blocks);
         if !self.works.damage.is_empty() {
             for (d, at) in self.copies_of(vbn).into_iter().flatten() {
                 self.works.damage.not_lost(&d, at, blocks);
@@ -355,25 +236,6 @@ impl Pool {
     pub fn found_wrong(&self) -> (u64, u64) {
         let book = &self.0.works.damage;
         (book.devices.borrow().values().map(|w| w.damaged).sum(), book.lost.get())
-    }
-
-    /// How many blocks of volumes and snapshots are known to be lost now, by their names: until they are written or wiped, or can
-    /// be read after all. After an opening that is found again, by reads and by a scrub.
-    pub fn losses(&self) -> Vec<(String, u64)> {
-        let mut all = BTreeMap::<String, u64>::new();
-        let datasets = self.0.datasets.borrow();
-        let is_there = |id: u32, lba: u64| {
-            let ds = datasets.get(&id).filter(|ds| !ds.deleting.get() && ds.kind != Kind::Garbage);
-            ds.filter(|ds| lba < ds.len.get().div_ceil(BLOCK as u64))
-        };
-        self.0.works.damage.losses.borrow_mut().retain(|(id, lba), _| {
-            let ds = is_there(*id, *lba);
-            if let Some(ds) = ds {
-                *all.entry(name_of(ds)).or_default() += 1;
-            }
-            ds.is_some()
-        });
-        all.into_iter().collect()
     }
 
     /// What was found damaged since it was opened, by device and volume or snapshot.

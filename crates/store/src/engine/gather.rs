@@ -104,7 +104,7 @@ impl Gather {
                 last.push((newest.lba, newest.entry));
             }
             i.ckpt.entries.set(i.ckpt.entries.get() + last.len() as u64);
-            last.iter().for_each(|(lba, _)| i.works.damage.is_anew(ds.id, *lba, 1));
+            last.iter().for_each(|(lba, _)| i.losses.is_anew(ds.id, *lba, 1));
             ds.top.active.borrow_mut().map = BTreeMap::from_iter(last);
         }
         self.last = None;

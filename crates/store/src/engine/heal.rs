@@ -178,7 +178,7 @@ impl Inner {
                         && ds.is_volume();
                     if proved && !self.poison(ds, lba, entry).await? {
                         // It is another one by now, or there is none any more.
-                        self.works.damage.is_anew(ds.id, lba, 1);
+                        self.losses.is_anew(ds.id, lba, 1);
                         continue;
                     }
                     return result;

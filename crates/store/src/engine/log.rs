@@ -465,9 +465,9 @@ impl Inner {
 
     pub(crate) fn apply_put(&self, ds: &Dataset, lba: u64, entry: MapEntry) {
         let old = ds.top.active.borrow_mut().map.insert(lba, entry);
-        self.works.damage.is_anew(ds.id, lba, 1);
+        self.losses.is_anew(ds.id, lba, 1);
         if entry.is_poison() {
-            self.works.damage.is_lost(ds.id, lba, None);
+            self.losses.is_lost(ds.id, lba, None);
         }
         match old {
             Some(o) if o.is_data() => self.free_later(o.vbn),
@@ -478,7 +478,7 @@ impl Inner {
 
     pub(crate) fn apply_wipe(&self, ds: &Dataset, lba: u64, blocks: u64) {
         let gone = ds.top.active.borrow_mut().wipe(lba, blocks);
-        self.works.damage.is_anew(ds.id, lba, blocks);
+        self.losses.is_anew(ds.id, lba, blocks);
         self.ckpt.entries.set(self.ckpt.entries.get() + 2);
         for e in gone.iter().filter(|e| e.is_data()) {
             self.free_later(e.vbn);

@@ -23,6 +23,7 @@ mod labels;
 mod locks;
 mod log;
 mod log_end;
+mod losses;
 mod membership;
 mod merge;
 mod meta;
@@ -154,6 +155,7 @@ pub(crate) struct Inner {
     pub(crate) me: Weak<Inner>,
     /// Of all lives.
     pub(crate) works: Rc<to_end::Works>,
+    pub(crate) losses: losses::Losses,
     pub(crate) options: Options,
     pub(crate) pool: u128,
     pub(crate) tag: u64,

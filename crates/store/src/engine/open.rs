@@ -231,6 +231,7 @@ pub(crate) async fn assemble(
     let inner = Rc::new_cyclic(|me| Inner {
         me: me.clone(),
         works,
+        losses: Default::default(),
         pool: best.pool,
         tag: best.tag(),
         data_sum: DataSum::of(best.incompat),

@@ -155,7 +155,7 @@ impl Inner {
         let first = self.entry_near(ds, lba, &mut leaf).await?;
         if first.is_poison() {
             if has(Bug::LossOfAnOlderEntry) {
-                self.works.damage.is_lost(ds.id, lba, None);
+                self.losses.is_lost(ds.id, lba, None);
             }
             // Somebody may have written it while its leaf was read: with the block locked that is sure.
             return Ok(Got::Bad(None));

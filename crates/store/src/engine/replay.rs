@@ -62,10 +62,6 @@ impl Inner {
         let mut old = self.read_log().await?;
         // Whatever was written by a life that is over was born before this.
         let mut newest = self.epoch.get();
-        // What a volume has lost at the end, a snapshot that was made before may have.
-        if !has(Bug::LossBeforeItsTime) {
-            self.works.damage.forget_losses();
-        }
         let (mut gather, mut again) = (Gather::default(), Again::default());
         let mut doubtful = self.doubtful(&old)?;
         let any = !old.pages.is_empty();

@@ -167,6 +167,9 @@ impl Pool {
         if !has(Bug::NumberTwice) {
             new.next_dataset.set(new.next_dataset.get().max(old.next_dataset.get()));
         }
+        if has(Bug::LossBeforeItsTime) {
+            new.losses.like(&old.losses);
+        }
         new.counters.set(old.counters.get());
         new.upkeep.like(&old.upkeep);
         new.cache.borrow_mut().like(&old.cache.borrow());

@@ -97,7 +97,7 @@ impl Inner {
         new.fresh.set(!clone);
         new.top.below.replace(below);
         self.datasets.borrow_mut().insert(id, new);
-        self.works.damage.is_like(id, source.id);
+        self.losses.is_like(id, source.id);
         self.next_dataset.set(self.next_dataset.get().max(id + 1));
         self.epoch.set(self.epoch.get().max(next_epoch(epoch)));
     }
@@ -395,8 +395,8 @@ impl Pool {
             v.len.set(s2.len.get());
             v.maps.set(v.maps.get() + 1);
             v.walked.set(0);
-            i.works.damage.is_anew(v.id, 0, u64::MAX);
-            i.works.damage.is_like(v.id, s2.id);
+            i.losses.is_anew(v.id, 0, u64::MAX);
+            i.losses.is_like(v.id, s2.id);
             if s2.fresh.get() {
                 // No checkpoint since the snapshot: nothing else was changed.
                 return;
