@@ -179,18 +179,22 @@ impl Hunt {
     }
 }
 
+impl std::fmt::Display for Quarry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (bug, seeds) = (self.bug.name(), self.seeds);
+        match &self.caught {
+            Some((seed, what)) => {
+                let line = what.lines().next().unwrap_or("");
+                writeln!(f, "caught {bug} with seed {seed} of {seeds}: {line}")
+            }
+            None => writeln!(f, "MISSED {bug} in {seeds} seeds"),
+        }
+    }
+}
+
 impl std::fmt::Display for Hunt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for q in &self.0 {
-            match &q.caught {
-                Some((seed, what)) => {
-                    let line = what.lines().next().unwrap_or("");
-                    let (bug, seeds) = (q.bug.name(), q.seeds);
-                    writeln!(f, "caught {bug} with seed {seed} of {seeds}: {line}")?;
-                }
-                None => writeln!(f, "MISSED {} in {} seeds", q.bug.name(), q.seeds)?,
-            }
-        }
+        self.0.iter().try_for_each(|q| write!(f, "{q}"))?;
         let caught = self.0.len() - self.missed();
         writeln!(f, "planted bugs: {caught} caught, {} missed", self.missed())
     }
@@ -211,7 +215,15 @@ pub fn hunt(suite: &Suite, args: &Args, name: &str) -> Result<Hunt, String> {
         return Err(format!("no planted bug {name}; there are {}", all.join(", ")));
     }
     crate::runner::catch_panics();
-    Ok(Hunt(bugs.into_iter().map(|bug| one(suite, args, bug)).collect()))
+    let told = |bug| {
+        let quarry = one(suite, args, bug);
+        // A hunt for all of them takes long.
+        if name == "all" {
+            eprint!("{quarry}");
+        }
+        quarry
+    };
+    Ok(Hunt(bugs.into_iter().map(told).collect()))
 }
 
 fn one(suite: &Suite, args: &Args, bug: Bug) -> Quarry {
