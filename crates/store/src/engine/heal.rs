@@ -149,10 +149,10 @@ impl Inner {
             if ds.is_stale() {
                 return Err(IoError::Offline);
             }
+            let maps = ds.maps.get();
             let entry = self.entry(&pin, ds, lba).await?;
             if entry.is_poison() {
-                drop(pin);
-                self.lose(ds, lba, entry).await;
+                self.lose(ds, lba, entry, maps);
                 return Err(IoError::Medium);
             }
             if !entry.is_data() {
@@ -173,7 +173,7 @@ impl Inner {
             match result {
                 Err(IoError::Medium) if has(Bug::ZerosForDamage) => dst.fill(0),
                 Err(_) if wrong => {
-                    self.lose(ds, lba, entry).await;
+                    self.lose(ds, lba, entry, maps);
                     let proved = self.is_proved((entry.vbn, entry.crc), Shown::Wrong, begun)
                         && ds.is_volume();
                     if proved && !self.poison(ds, lba, entry).await? {
@@ -185,7 +185,7 @@ impl Inner {
                 }
                 // Should it pass, a read well ends that.
                 Err(_) if unreadable => {
-                    self.lose(ds, lba, entry).await;
+                    self.lose(ds, lba, entry, maps);
                     return result;
                 }
                 _ => return result,

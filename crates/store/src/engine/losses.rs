@@ -4,22 +4,36 @@
 use super::damage::name_of;
 use super::dataset::Dataset;
 use super::locks::Pin;
-use super::{Inner, Pool};
+use super::meta::Effort;
+use super::{Inner, Pool, stage};
 use crate::format::BLOCK;
 use crate::format::dataset::Kind;
-use crate::format::tree::MapEntry;
+use crate::format::tree::{self, LEAF, MapEntry};
 use crate::planted::{Bug, has};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::Weak;
 use weir_base::MICROS;
-use weir_reactor::sleep;
+use weir_reactor::{sleep, spawn_task};
 
 /// Losses that are remembered.
 const MOST: usize = 8192;
 /// Volumes and snapshots that are asked in a row before others have their turn.
 const IN_A_ROW: usize = 32;
+/// Of so many whose maps cannot be read it is not found out whether they have a block too.
+const FAILURES: usize = 8;
+/// How often all are asked, as some became what others are.
+const ROUNDS: usize = 4;
+
+/// A block that a volume or snapshot has lost: of others of its line it is not known yet whether they have it.
+struct Found {
+    family: u32,
+    /// Of which it is known.
+    of: u32,
+    lba: u64,
+    entry: MapEntry,
+}
 
 /// What is lost. Each life of a pool has its own: what the log brings back another one had otherwise.
 #[derive(Default)]
@@ -28,27 +42,12 @@ pub(crate) struct Losses {
     all: RefCell<BTreeMap<(u32, u64), Option<u64>>>,
     /// The blocks of the pool among these, and some that are none any more: each read asks.
     at: RefCell<BTreeSet<u64>>,
-    /// Blocks of the pool of which it is being looked for who has them, each as often.
-    sought: RefCell<Vec<u64>>,
-}
-
-/// It is being looked for who has a block.
-struct Sought<'a>(&'a Losses, Option<u64>);
-
-impl Drop for Sought<'_> {
-    fn drop(&mut self) {
-        let mut all = self.0.sought.borrow_mut();
-        if let Some(i) = all.iter().position(|v| Some(*v) == self.1) {
-            all.swap_remove(i);
-        }
-    }
-}
-
-impl Sought<'_> {
-    /// It has been read well meanwhile.
-    fn is_found(&self) -> bool {
-        self.1.is_some_and(|vbn| !self.0.sought.borrow().contains(&vbn))
-    }
+    /// Those that others may have too.
+    asked: RefCell<VecDeque<Found>>,
+    /// Somebody looks who has them.
+    walks: Cell<bool>,
+    /// How often a volume or snapshot became what another one is.
+    copies: Cell<u64>,
 }
 
 impl Losses {
@@ -70,25 +69,25 @@ impl Losses {
         }
     }
 
-    /// The same as another one.
-    pub(super) fn like(&self, other: &Losses) {
-        self.all.replace(other.all.borrow().clone());
-        self.at.replace(other.at.borrow().clone());
-    }
-
-    fn seek(&self, vbn: Option<u64>) -> Sought<'_> {
-        self.sought.borrow_mut().extend(vbn);
-        self.at.borrow_mut().extend(vbn);
-        Sought(self, vbn)
+    /// A block of the pool has been read well since it was found lost.
+    fn is_over(&self, vbn: Option<u64>) -> bool {
+        vbn.is_some_and(|vbn| !self.at.borrow().contains(&vbn))
     }
 
     /// A volume or snapshot has become what another one is: what that one has lost is lost in both.
     pub(super) fn is_like(&self, dataset: u32, source: u32) {
+        self.copies.set(self.copies.get() + 1);
         if !self.all.borrow().is_empty() && !has(Bug::LossOfOneOnly) {
             let of = (source, 0)..=(source, u64::MAX);
             let of: Vec<_> = self.all.borrow().range(of).map(|(k, v)| (k.1, *v)).collect();
             of.into_iter().for_each(|(lba, vbn)| self.is_lost(dataset, lba, vbn));
         }
+    }
+
+    /// The same as another one.
+    pub(super) fn like(&self, other: &Losses) {
+        self.all.replace(other.all.borrow().clone());
+        self.at.replace(other.at.borrow().clone());
     }
 
     /// Blocks of the pool were read well: nothing that they are is lost.
@@ -97,7 +96,6 @@ impl Losses {
         if self.at.borrow().range(blocks.clone()).next().is_some() {
             self.all.borrow_mut().retain(|_, v| !v.is_some_and(|v| blocks.contains(&v)));
             self.at.borrow_mut().retain(|v| !blocks.contains(v));
-            self.sought.borrow_mut().retain(|v| !blocks.contains(v));
         }
     }
 
@@ -113,61 +111,105 @@ impl Losses {
         for key in gone {
             all.remove(&key);
         }
-        if all.is_empty() {
-            let sought = self.sought.borrow();
-            self.at.borrow_mut().retain(|v| sought.contains(v));
+        drop(all);
+        self.forget_places();
+    }
+
+    fn forget_places(&self) {
+        // Who looks for others that have one asks whether it is still among these.
+        if self.all.borrow().is_empty() && !self.walks.get() {
+            self.at.borrow_mut().clear();
         }
     }
 }
 
 impl Inner {
-    /// What a volume or snapshot has there is lost, if it has that still: that is known from now on, also of the others that have the
-    /// same there.
-    pub(super) async fn lose(&self, ds: &Dataset, lba: u64, entry: MapEntry) {
-        let vbn = entry.is_data().then_some(entry.vbn);
-        if !self.losses.is_news(ds.id, lba, vbn) {
+    /// What a volume or snapshot has there is lost. That others of its line have it too is found out in the background. `maps`: how
+    /// often it had got another map when its entry was looked up; the caller has had the block locked since.
+    pub(super) fn lose(&self, ds: &Dataset, lba: u64, entry: MapEntry, maps: u64) {
+        let (losses, vbn) = (&self.losses, entry.is_data().then_some(entry.vbn));
+        let is_its = ds.maps.get() == maps || has(Bug::LossOfAnotherMap);
+        if !is_its || ds.is_stale() || !losses.is_news(ds.id, lba, vbn) {
             return;
         }
-        let sought = self.losses.seek(vbn);
-        let (mut next, mut own, mut asked) = (0, Some(ds.id), 0);
+        losses.is_lost(ds.id, lba, vbn);
+        losses.asked.borrow_mut().push_back(Found { family: ds.family, of: ds.id, lba, entry });
+        if !has(Bug::LossOfOneOnly) && !losses.walks.replace(true) {
+            let me = self.me.clone();
+            spawn_task(async move {
+                while let Some(i) = me.upgrade() {
+                    // Where it is suspended, or ends, nothing that is found counts.
+                    let next = i.losses.asked.borrow_mut().pop_front();
+                    let Some(next) = next.filter(|_| i.check_running().is_ok()) else {
+                        i.losses.walks.set(false);
+                        i.losses.forget_places();
+                        return;
+                    };
+                    drop(i);
+                    look_for_others(&me, next).await;
+                }
+            });
+        }
+    }
+
+    /// Whether a volume or snapshot, which others may write, has this entry in the moment in which that is told. None: that cannot be
+    /// read.
+    async fn has_still(&self, _pin: &Pin, ds: &Dataset, lba: u64, entry: MapEntry) -> Option<bool> {
         loop {
-            let is_other = |o: &&Rc<Dataset>| o.family == ds.family && o.id != ds.id;
-            let other =
-                self.datasets.borrow().range(next..).map(|(_, o)| o).find(is_other).cloned();
-            // The one in which it was found comes last: once that is known somebody has looked at all. What is made of it later has a
-            // higher number.
-            let last = || own.take().and_then(|id| self.datasets.borrow().get(&id).cloned());
-            let is_own = other.is_none();
-            let Some(o) = other.or_else(last) else { return };
-            next = if is_own { next } else { o.id + 1 };
-            let pin = self.pins.pin();
-            let is_asked = is_own || !has(Bug::LossOfOneOnly);
-            let is_sure = is_own && has(Bug::LossOfAnotherMap);
-            let has_it =
-                is_sure || is_asked && !o.is_stale() && self.has_still(&pin, &o, lba, entry).await;
-            if sought.is_found() {
+            let before = ds.top.find(lba);
+            let found = match before {
+                stage::Found::Entry(e) => e,
+                stage::Found::Tree(root) => {
+                    let leaf = self.leaf_by(root, ds.family, lba, Effort::Once).await.ok()?;
+                    leaf.map_or(MapEntry::HOLE, |l| tree::entry(&l, (lba % LEAF as u64) as usize))
+                }
+            };
+            // A checkpoint that moves it again waits for the pin.
+            if ds.top.find(lba) == before {
+                return Some(found == entry);
+            }
+        }
+    }
+}
+
+/// Has all be told of a block that have it.
+async fn look_for_others(me: &Weak<Inner>, Found { family, of, lba, entry }: Found) {
+    let vbn = entry.is_data().then_some(entry.vbn);
+    let (mut asked, mut failed) = (0, 0);
+    // One that becomes what another one is meanwhile has passed by. Where that goes on and on, a scrub finds it.
+    for _ in 0..ROUNDS {
+        let (all, copies) = {
+            let Some(i) = me.upgrade() else { return };
+            let all = i.datasets.borrow();
+            let others = all.values().filter(|o| o.family == family && o.id != of);
+            (others.map(|o| o.id).collect::<Vec<_>>(), i.losses.copies.get())
+        };
+        for id in all {
+            let Some(i) = me.upgrade().filter(|i| i.check_running().is_ok()) else { return };
+            let Some(o) = i.datasets.borrow().get(&id).cloned() else { continue };
+            let pin = i.pins.pin();
+            let has_it = match o.is_stale() {
+                true => Some(false),
+                false => i.has_still(&pin, &o, lba, entry).await,
+            };
+            if i.losses.is_over(vbn) {
                 return;
             }
-            if has_it {
-                self.losses.is_lost(o.id, lba, vbn);
+            match has_it {
+                Some(true) => i.losses.is_lost(id, lba, vbn),
+                Some(false) => {}
+                // It may be the very page that they all have.
+                None if failed >= FAILURES => return,
+                None => failed += 1,
             }
-            drop(pin);
+            drop((pin, i));
             asked += 1;
             if asked % IN_A_ROW == 0 {
                 sleep(MICROS).await;
             }
         }
-    }
-
-    /// Whether a volume or snapshot, which others may write, has this entry in the moment in which that is told.
-    async fn has_still(&self, pin: &Pin, ds: &Dataset, lba: u64, entry: MapEntry) -> bool {
-        loop {
-            let before = ds.top.find(lba);
-            let Ok(found) = self.entry(pin, ds, lba).await else { return false };
-            // A checkpoint that moves it again waits for the pin.
-            if ds.top.find(lba) == before {
-                return found == entry;
-            }
+        if me.upgrade().is_none_or(|i| i.losses.copies.get() == copies) {
+            return;
         }
     }
 }
@@ -198,19 +240,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_well_while_it_is_looked_for_is_found() {
+    fn what_is_read_well_while_others_are_asked_is_over() {
         let all = Losses::default();
-        let (one, other, noted) = (all.seek(Some(7)), all.seek(Some(7)), all.seek(None));
         all.is_lost(1, 0, Some(7));
+        all.walks.set(true);
         all.is_anew(1, 0, 1);
-        assert!(!one.is_found(), "another has it still");
+        assert!(!all.is_over(Some(7)), "another has it still");
         all.is_read(8..9);
-        assert!(!one.is_found());
-        drop(one);
-        assert!(!other.is_found());
+        assert!(!all.is_over(Some(7)) && !all.is_over(None));
         all.is_read(0..8);
-        assert!(other.is_found() && !noted.is_found());
-        drop(other);
-        assert!(!all.seek(Some(7)).is_found(), "it is lost once more");
+        assert!(all.is_over(Some(7)));
     }
 }

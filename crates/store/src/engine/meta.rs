@@ -252,6 +252,16 @@ impl Inner {
         family: u32,
         lba: u64,
     ) -> IoResult<Option<Rc<Block>>> {
+        self.leaf_by(root, family, lba, Effort::Waits).await
+    }
+
+    pub(crate) async fn leaf_by(
+        &self,
+        root: MapRoot,
+        family: u32,
+        lba: u64,
+        effort: Effort,
+    ) -> IoResult<Option<Rc<Block>>> {
         if lba >= span(root.height) {
             return Ok(None);
         }
@@ -260,7 +270,8 @@ impl Inner {
             if ptr.is_none() {
                 return Ok(None);
             }
-            let node = self.map_node(&ptr, family, level, lba / span(level)).await?;
+            let at = (level, lba / span(level));
+            let node = self.map_node_by(&ptr, family, at, effort).await?;
             if level == 0 {
                 return Ok(Some(node));
             }

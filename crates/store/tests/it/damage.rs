@@ -343,7 +343,10 @@ fn losses_of_a_line(given_up: bool) -> Vec<Vec<String>> {
         spoil(&b, &p, 1, 8192, None);
     }
     let q = p.clone();
-    b.run(async move { q.scrub(0).await }).unwrap();
+    b.run(async move {
+        q.scrub(0).await.unwrap();
+        sleep(SECONDS).await;
+    });
     let names = |p: &Pool| p.losses().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     let mut all = vec![names(&p)];
     let q = p.clone();
