@@ -4,7 +4,6 @@
 use super::damage::name_of;
 use super::dataset::Dataset;
 use super::locks::Pin;
-use super::meta::Effort;
 use super::{Inner, Pool, stage};
 use crate::format::BLOCK;
 use crate::format::dataset::Kind;
@@ -21,8 +20,6 @@ use weir_reactor::{sleep, spawn_task};
 const MOST: usize = 8192;
 /// Volumes and snapshots that are asked in a row before others have their turn.
 const IN_A_ROW: usize = 32;
-/// Of so many whose maps cannot be read it is not found out whether they have a block too.
-const FAILURES: usize = 8;
 /// How often all are asked, as some became what others are.
 const ROUNDS: usize = 4;
 
@@ -35,11 +32,28 @@ struct Found {
     entry: MapEntry,
 }
 
+/// What is known of the others of a line that may have what one has lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Unasked,
+    /// Somebody is about to ask them.
+    Asking,
+    /// All of them could be asked.
+    Asked,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Loss {
+    /// The block of the pool; none: the map says that it is lost.
+    vbn: Option<u64>,
+    others: Others,
+}
+
 /// What is lost. Each life of a pool has its own: what the log brings back another one had otherwise.
 #[derive(Default)]
 pub(crate) struct Losses {
-    /// Dataset and address, with the block of the pool, or none where the map says that it is lost.
-    all: RefCell<BTreeMap<(u32, u64), Option<u64>>>,
+    /// By dataset and address.
+    all: RefCell<BTreeMap<(u32, u64), Loss>>,
     /// The blocks of the pool among these, and some that are none any more: each read asks.
     at: RefCell<BTreeSet<u64>>,
     /// Those that others may have too.
@@ -51,22 +65,32 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// What a volume or snapshot has there is lost.
-    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) {
+    /// What a volume or snapshot has there is lost. False: there is no room to remember that.
+    pub(super) fn is_lost(&self, dataset: u32, lba: u64, vbn: Option<u64>) -> bool {
         let mut all = self.all.borrow_mut();
-        if all.len() < MOST || all.contains_key(&(dataset, lba)) {
-            all.insert((dataset, lba), vbn);
+        let known = all.get(&(dataset, lba)).filter(|k| k.vbn == vbn).copied();
+        let has_room = all.len() < MOST || all.contains_key(&(dataset, lba));
+        if has_room {
+            let others = known.map_or(Others::Unasked, |k| k.others);
+            all.insert((dataset, lba), Loss { vbn, others });
             self.at.borrow_mut().extend(vbn);
+        }
+        has_room
+    }
+
+    /// From now on this is known of the others.
+    fn are(&self, dataset: u32, lba: u64, vbn: Option<u64>, others: Others) {
+        let mut all = self.all.borrow_mut();
+        if let Some(loss) = all.get_mut(&(dataset, lba)).filter(|l| l.vbn == vbn) {
+            loss.others = others;
         }
     }
 
-    /// Whether such a loss is not known, and would be remembered.
+    /// Whether the others are to be asked.
     fn is_news(&self, dataset: u32, lba: u64, vbn: Option<u64>) -> bool {
         let all = self.all.borrow();
-        match all.get(&(dataset, lba)) {
-            Some(known) => *known != vbn,
-            None => all.len() < MOST,
-        }
+        let known = all.get(&(dataset, lba)).filter(|k| k.vbn == vbn);
+        all.len() < MOST && known.is_none_or(|k| k.others == Others::Unasked)
     }
 
     /// A block of the pool has been read well since it was found lost.
@@ -79,8 +103,10 @@ impl Losses {
         self.copies.set(self.copies.get() + 1);
         if !self.all.borrow().is_empty() && !has(Bug::LossOfOneOnly) {
             let of = (source, 0)..=(source, u64::MAX);
-            let of: Vec<_> = self.all.borrow().range(of).map(|(k, v)| (k.1, *v)).collect();
-            of.into_iter().for_each(|(lba, vbn)| self.is_lost(dataset, lba, vbn));
+            let of: Vec<_> = self.all.borrow().range(of).map(|(k, v)| (k.1, v.vbn)).collect();
+            for (lba, vbn) in of {
+                self.is_lost(dataset, lba, vbn);
+            }
         }
     }
 
@@ -94,7 +120,7 @@ impl Losses {
     #[inline]
     pub(super) fn is_read(&self, blocks: Range<u64>) {
         if self.at.borrow().range(blocks.clone()).next().is_some() {
-            self.all.borrow_mut().retain(|_, v| !v.is_some_and(|v| blocks.contains(&v)));
+            self.all.borrow_mut().retain(|_, l| !l.vbn.is_some_and(|v| blocks.contains(&v)));
             self.at.borrow_mut().retain(|v| !blocks.contains(v));
         }
     }
@@ -128,15 +154,20 @@ impl Inner {
     /// often it had got another map when its entry was looked up; the caller has had the block locked since.
     pub(super) fn lose(&self, ds: &Dataset, lba: u64, entry: MapEntry, maps: u64) {
         let (losses, vbn) = (&self.losses, entry.is_data().then_some(entry.vbn));
-        let is_its = ds.maps.get() == maps || has(Bug::LossOfAnotherMap);
-        if !is_its || ds.is_stale() || !losses.is_news(ds.id, lba, vbn) {
+        if !losses.is_news(ds.id, lba, vbn) {
             return;
         }
-        losses.is_lost(ds.id, lba, vbn);
+        let is_its = ds.maps.get() == maps || has(Bug::LossOfAnotherMap);
+        if is_its && !ds.is_stale() {
+            losses.is_lost(ds.id, lba, vbn);
+            losses.are(ds.id, lba, vbn, Others::Asking);
+        }
+        // Also if it is not its own any more.
         losses.asked.borrow_mut().push_back(Found { family: ds.family, of: ds.id, lba, entry });
         if !has(Bug::LossOfOneOnly) && !losses.walks.replace(true) {
             let me = self.me.clone();
             spawn_task(async move {
+                let mut asked = 0;
                 while let Some(i) = me.upgrade() {
                     // Where it is suspended, or ends, nothing that is found counts.
                     let next = i.losses.asked.borrow_mut().pop_front();
@@ -146,21 +177,27 @@ impl Inner {
                         return;
                     };
                     drop(i);
-                    look_for_others(&me, next).await;
+                    look_for_others(&me, next, &mut asked).await;
                 }
             });
         }
     }
 
     /// Whether a volume or snapshot, which others may write, has this entry in the moment in which that is told. None: that cannot be
-    /// read.
-    async fn has_still(&self, _pin: &Pin, ds: &Dataset, lba: u64, entry: MapEntry) -> Option<bool> {
+    /// read, as are the pages that have `failed`.
+    async fn has_still(
+        &self,
+        _pin: &Pin,
+        ds: &Dataset,
+        (lba, entry): (u64, MapEntry),
+        failed: &mut BTreeSet<u64>,
+    ) -> Option<bool> {
         loop {
             let before = ds.top.find(lba);
             let found = match before {
                 stage::Found::Entry(e) => e,
                 stage::Found::Tree(root) => {
-                    let leaf = self.leaf_by(root, ds.family, lba, Effort::Once).await.ok()?;
+                    let leaf = self.leaf_but(root, ds.family, lba, failed).await.ok()?;
                     leaf.map_or(MapEntry::HOLE, |l| tree::entry(&l, (lba % LEAF as u64) as usize))
                 }
             };
@@ -173,44 +210,54 @@ impl Inner {
 }
 
 /// Has all be told of a block that have it.
-async fn look_for_others(me: &Weak<Inner>, Found { family, of, lba, entry }: Found) {
+async fn look_for_others(me: &Weak<Inner>, found: Found, asked: &mut usize) {
+    let Found { family, of, lba, entry } = found;
     let vbn = entry.is_data().then_some(entry.vbn);
-    let (mut asked, mut failed) = (0, 0);
-    // One that becomes what another one is meanwhile has passed by. Where that goes on and on, a scrub finds it.
+    let (mut told, mut failed) = (BTreeSet::from([of]), BTreeSet::new());
+    let mut others = Others::Unasked;
+    // One that becomes what another one is meanwhile has passed by. Where that goes on and on, whoever finds it next asks again.
     for _ in 0..ROUNDS {
         let (all, copies) = {
             let Some(i) = me.upgrade() else { return };
             let all = i.datasets.borrow();
-            let others = all.values().filter(|o| o.family == family && o.id != of);
-            (others.map(|o| o.id).collect::<Vec<_>>(), i.losses.copies.get())
+            let line = all.values().filter(|o| o.family == family);
+            (line.map(|o| o.id).collect::<Vec<_>>(), i.losses.copies.get())
         };
+        let mut are_all = true;
         for id in all {
             let Some(i) = me.upgrade().filter(|i| i.check_running().is_ok()) else { return };
             let Some(o) = i.datasets.borrow().get(&id).cloned() else { continue };
             let pin = i.pins.pin();
             let has_it = match o.is_stale() {
                 true => Some(false),
-                false => i.has_still(&pin, &o, lba, entry).await,
+                false => i.has_still(&pin, &o, (lba, entry), &mut failed).await,
             };
             if i.losses.is_over(vbn) {
                 return;
             }
             match has_it {
-                Some(true) => i.losses.is_lost(id, lba, vbn),
+                Some(true) => {
+                    are_all &= i.losses.is_lost(id, lba, vbn);
+                    i.losses.are(id, lba, vbn, Others::Asking);
+                    told.insert(id);
+                }
                 Some(false) => {}
-                // It may be the very page that they all have.
-                None if failed >= FAILURES => return,
-                None => failed += 1,
+                None => are_all = false,
             }
             drop((pin, i));
-            asked += 1;
-            if asked % IN_A_ROW == 0 {
+            *asked += 1;
+            if asked.is_multiple_of(IN_A_ROW) {
                 sleep(MICROS).await;
             }
         }
-        if me.upgrade().is_none_or(|i| i.losses.copies.get() == copies) {
-            return;
+        let Some(i) = me.upgrade() else { return };
+        if i.losses.copies.get() == copies {
+            others = if are_all { Others::Asked } else { Others::Unasked };
+            break;
         }
+    }
+    if let Some(i) = me.upgrade() {
+        told.into_iter().for_each(|id| i.losses.are(id, lba, vbn, others));
     }
 }
 

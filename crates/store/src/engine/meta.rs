@@ -10,7 +10,7 @@ use crate::format::dead;
 use crate::format::page::{FANOUT, Header, NodePtr, PageKind};
 use crate::format::tree::{self, LEAF, MapEntry, span};
 use crate::format::{BLOCK, Block};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
@@ -252,33 +252,48 @@ impl Inner {
         family: u32,
         lba: u64,
     ) -> IoResult<Option<Rc<Block>>> {
-        self.leaf_by(root, family, lba, Effort::Waits).await
+        let (mut ptr, mut level) = (root.ptr, root.height);
+        if lba >= span(root.height) {
+            return Ok(None);
+        }
+        while !ptr.is_none() {
+            let node = self.map_node(&ptr, family, level, lba / span(level)).await?;
+            match below(&node, &mut level, lba)? {
+                Some(next) => ptr = next,
+                None => return Ok(Some(node)),
+            }
+        }
+        Ok(None)
     }
 
-    pub(crate) async fn leaf_by(
+    /// The same at one look, unless it is below pages that have `failed` before; one that does now is among these from then on.
+    pub(super) async fn leaf_but(
         &self,
         root: MapRoot,
         family: u32,
         lba: u64,
-        effort: Effort,
+        failed: &mut BTreeSet<u64>,
     ) -> IoResult<Option<Rc<Block>>> {
+        let (mut ptr, mut level) = (root.ptr, root.height);
         if lba >= span(root.height) {
             return Ok(None);
         }
-        let (mut ptr, mut level) = (root.ptr, root.height);
-        loop {
-            if ptr.is_none() {
-                return Ok(None);
+        while !ptr.is_none() {
+            if failed.contains(&ptr.vbn) {
+                return Err(IoError::Medium);
             }
             let at = (level, lba / span(level));
-            let node = self.map_node_by(&ptr, family, at, effort).await?;
-            if level == 0 {
-                return Ok(Some(node));
+            let node = self.map_node_by(&ptr, family, at, Effort::Once).await;
+            let Ok(node) = node else {
+                failed.insert(ptr.vbn);
+                return Err(IoError::Medium);
+            };
+            match below(&node, &mut level, lba)? {
+                Some(next) => ptr = next,
+                None => return Ok(Some(node)),
             }
-            level -= 1;
-            let i = (lba / span(level)) % FANOUT as u64;
-            ptr = tree::pointer(&node, i as usize).map_err(|_| IoError::Medium)?;
         }
+        Ok(None)
     }
 
     /// A node of a map, checked to be the one that is meant.
@@ -322,6 +337,16 @@ impl Inner {
         let leaf = self.leaf(root, family, lba).await?;
         Ok(leaf.map_or(MapEntry::HOLE, |l| tree::entry(&l, (lba % LEAF as u64) as usize)))
     }
+}
+
+/// The pointer to what is below a node on the way to a block; none: it is the leaf.
+fn below(node: &Block, level: &mut u8, lba: u64) -> IoResult<Option<NodePtr>> {
+    if *level == 0 {
+        return Ok(None);
+    }
+    *level -= 1;
+    let i = (lba / span(*level)) % FANOUT as u64;
+    tree::pointer(node, i as usize).map(Some).map_err(|_| IoError::Medium)
 }
 
 impl super::Pool {

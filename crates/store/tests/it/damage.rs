@@ -478,6 +478,43 @@ fn a_loss_that_is_told_of_another_map_is_caught() {
     assert!(crate::bench::with(Bug::LossOfAnotherMap, || told_of_another_map(false)));
 }
 
+/// A volume's own leaf cannot be read for a while when a snapshot's block is found lost that it has too. Who is told then, and when the
+/// snapshot is deleted.
+#[test]
+fn others_that_could_not_be_asked_are_asked_when_it_is_found_again() {
+    let (b, p) = made_on(1, 8);
+    let q = p.clone();
+    b.run(async move {
+        q.snapshot(&[(1, "s")], 1).await.unwrap();
+        q.checkpoint().await.unwrap();
+    });
+    let older = crate::lacking::pages_of(&b.media[0], &crate::lacking::is_first_leaf);
+    let q = p.clone();
+    b.run(async move {
+        write(&q, 1, 0, B, 7).await.unwrap();
+        q.close().await.unwrap();
+    });
+    let now = crate::lacking::pages_of(&b.media[0], &crate::lacking::is_first_leaf);
+    let own: Vec<u64> = now.into_iter().filter(|at| !older.contains(at)).collect();
+    assert!(!own.is_empty(), "set-up");
+    let disks = b.all();
+    let p = b.run(async move { Pool::open(disks, Options::default()).await }).unwrap();
+    let s = p.datasets().into_iter().find(|d| d.snapshot).unwrap().id;
+    spoil(&b, &p, s, 8192, None);
+    own.iter().for_each(|at| b.media[0].fail_reads(*at, B));
+    assert_eq!(read_often(&b, &p, s, 8192), Err(IoError::Medium));
+    b.w.run_for(SECONDS);
+    assert_eq!(p.losses(), [("s".to_owned(), 1)]);
+    b.media[0].read_again();
+    let q = p.clone();
+    b.run(async move { q.scrub(0).await }).unwrap();
+    b.w.run_for(SECONDS);
+    assert_eq!(p.losses(), [("s".to_owned(), 1), ("v".to_owned(), 1)]);
+    let q = p.clone();
+    b.run(async move { q.delete(s).await }).unwrap();
+    assert_eq!(p.losses(), [("v".to_owned(), 1)]);
+}
+
 #[test]
 fn an_error_that_passes_is_no_damage() {
     let (b, p) = made_on(1, 8);
