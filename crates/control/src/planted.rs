@@ -45,6 +45,8 @@ weir_base::planted_bugs! {
     ClearedUnopened,
     /// It is forgotten whose space is being thrown away.
     ClearedUnknown,
+    /// A snapshot is deleted of which a volume is yet to be made.
+    OriginDeleted,
     /// What was refused stands in the way of a new pool of its name.
     RefusedIsPassed,
     /// The size of a volume is recorded that hosts do not see yet.

@@ -339,7 +339,8 @@ impl Controller {
 
     pub(super) async fn try_clear(&self, name: &str) -> Result<()> {
         let model = self.model();
-        let v = model.volume(name)?;
+        // Whoever deleted the volume since it was looked at has cleared both places.
+        let Some(v) = model.volumes.get(name) else { return Ok(()) };
         let Some(m) = &v.migration else { return Ok(()) };
         if m.stage == MigrationStage::Copying {
             return Ok(());

@@ -227,7 +227,10 @@ impl Controller {
             let _one = me.turn().await?;
             let model = me.model();
             let s = me.snapshot(&volume, &name).await?;
-            if let Some(c) = s.clones.first() {
+            // What failed half way, and is made at the next start or taken back, is not on the devices yet.
+            let is_of = |v: &&Volume| v.layout.origin() == Some(&s.dataset);
+            let coming = model.volumes.values().find(is_of).map(|v| &v.name);
+            if let Some(c) = s.clones.first().or(coming.filter(|_| !has(Bug::OriginDeleted))) {
                 return Err(Error::new(
                     Code::SnapshotInUse,
                     format!("snapshot `{volume}@{name}` is needed"),

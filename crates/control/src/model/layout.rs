@@ -84,6 +84,14 @@ impl Layout {
         }
     }
 
+    /// The snapshot that it was made of, as it is called on the devices.
+    pub fn origin(&self) -> Option<&String> {
+        match self {
+            Layout::Store { origin, .. } => origin.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Calls `f(device, offset, length)` for every extent.
     pub fn for_each_extent(&self, f: &mut impl FnMut(usize, u64, u64)) {
         match self {

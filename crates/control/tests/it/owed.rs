@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_control::Controller;
-use weir_control::live::Fault;
+use weir_control::live::{Fault, SnapshotLive};
 use weir_control::model::{
-    Command, DeviceKind, MigrationSpec, PoolPatch, PoolSpec, Raid, VolumePatch,
+    CloneSpec, Command, DeviceKind, MigrationSpec, PoolPatch, PoolSpec, Raid, VolumePatch,
 };
 use weir_control::store::MetaStore;
+use weir_control::{Code, Controller};
 
 const MIB: u64 = 1 << 20;
 
@@ -416,4 +416,45 @@ async fn what_is_put_back_while_it_moves_is_caught() {
     let (beside, _) = put_back_beside_a_migration().await;
     plant(None);
     assert!(beside);
+}
+
+/// A volume is made of a snapshot, which fails and cannot be taken back. What is said to whoever deletes the snapshot then.
+async fn deleted_below_what_is_owed() -> Code {
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
+        c.execute(Command::CreatePool(safe)).await.expect("a pool");
+        c.execute(Command::CreateVolume(volume("of", "safe", MIB))).await.expect("a volume");
+        {
+            let mut state = fake.state();
+            state.tells_snapshots = true;
+            let dataset = format!("{}@s", c.model().volumes["of"].dataset());
+            state.snapshots = vec![SnapshotLive { dataset, size: MIB, ..Default::default() }];
+        }
+        fake.break_call("create_volume clone");
+        file.after(n);
+        let (volume, snapshot, name) = ("of".into(), "s".into(), "clone".into());
+        let spec = CloneSpec { volume, snapshot, name, read_only: false };
+        c.clone_volume(spec).await.expect_err("it is refused");
+        if c.model().volumes.contains_key("clone") {
+            return c.delete_snapshot("of".into(), "s".into()).await.expect_err("refused").code;
+        }
+    }
+    panic!("it is never owed to take it back");
+}
+
+#[tokio::test]
+async fn a_snapshot_of_which_a_volume_is_yet_to_be_made_is_not_deleted() {
+    assert_eq!(deleted_below_what_is_owed().await, Code::SnapshotInUse);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_snapshot_that_is_deleted_below_what_is_yet_to_be_made_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::OriginDeleted));
+    let code = deleted_below_what_is_owed().await;
+    plant(None);
+    assert_ne!(code, Code::SnapshotInUse);
 }
