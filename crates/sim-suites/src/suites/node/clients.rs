@@ -4,8 +4,8 @@ use super::medium::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_base::Prng;
 use weir_control::model::{
-    Command, DeviceKind, DeviceSpec, HostPatch, HostSpec, MapSpec, MigrationSpec, Model, PoolSpec,
-    TargetSpec, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+    CloneSpec, Command, DeviceKind, DeviceSpec, HostPatch, HostSpec, MapSpec, MigrationSpec, Model,
+    PoolSpec, TargetSpec, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
 };
 
 /// Whether an object is client `k`'s.
@@ -100,6 +100,11 @@ pub(super) enum Step {
     Do(Command),
     Move(String, MigrationSpec),
     Stay(String),
+    /// A snapshot of a volume.
+    Snap(String, String),
+    Unsnap(String, String),
+    Revert(String, String),
+    Clone(CloneSpec),
 }
 
 /// The next step of client `k`, and what is there when it has been done.
@@ -109,6 +114,21 @@ pub(super) fn next(k: usize, was: &Want, rng: &mut Prng) -> Option<(Step, Want)>
         let pool = Some(format!("p{}", rng.below(2)));
         let spec = MigrationSpec { pool, ..MigrationSpec::default() };
         let step = if rng.chance(1, 3) { Step::Stay(name) } else { Step::Move(name, spec) };
+        return Some((step, was.clone()));
+    }
+    if rng.chance(1, 4) {
+        let (volume, name) = (one(rng, was.volumes.keys())?.clone(), format!("s{}", rng.below(2)));
+        let step = match rng.below(8) {
+            0..=3 => Step::Snap(volume, name),
+            4 | 5 => Step::Unsnap(volume, name),
+            6 => Step::Revert(volume, name),
+            _ => Step::Clone(CloneSpec {
+                name: format!("v{}-{k}", rng.below(3)),
+                volume,
+                snapshot: name,
+                read_only: false,
+            }),
+        };
         return Some((step, was.clone()));
     }
     command(k, was, rng).map(|(command, is)| (Step::Do(command), is))

@@ -2,16 +2,16 @@
 
 use super::CLIENTS;
 use super::clients::own;
-use super::medium::{BLOCK, Stamp};
+use super::medium::{BLOCK, Medium, Stamp};
 use super::plane::Plane;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_base::Prng;
 use weir_control::model::{Model, Naa, VolumeState};
 
 /// What a volume's blocks must have.
 #[derive(Debug, Default)]
 struct Blocks {
-    written: BTreeMap<u64, u64>,
+    written: BTreeMap<u64, Stamp>,
     /// Somebody is to throw it away, all of it.
     dying: bool,
     /// Somebody is to cut it off at so many blocks.
@@ -24,6 +24,8 @@ struct Blocks {
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     all: BTreeMap<Naa, Blocks>,
+    /// Somebody wants these to be what they were.
+    reverted: BTreeSet<Naa>,
     writes: u64,
     pub(super) reads: u64,
 }
@@ -36,6 +38,7 @@ impl Judge {
         model: &Model,
         rng: &mut Prng,
     ) -> Result<(), String> {
+        self.copied(&mut plane.ground().medium)?;
         let open: Vec<_> = plane.life().volumes.values().cloned().collect();
         if open.is_empty() {
             return Ok(());
@@ -60,15 +63,14 @@ impl Judge {
         let stamp = Stamp { naa: v.naa, write: self.writes };
         if let Some(done) = plane.write(&v.name, n, stamp) {
             done?;
-            self.all.entry(v.naa).or_default().written.insert(n, stamp.write);
+            self.all.entry(v.naa).or_default().written.insert(n, stamp);
         }
         Ok(())
     }
 
     fn read(&mut self, plane: &Plane, name: &str, naa: Naa, n: u64) -> Result<(), String> {
         let Some(found) = plane.read(name, n) else { return Ok(()) };
-        let written = self.all.get(&naa).and_then(|b| b.written.get(&n));
-        let expected = written.map(|write| Stamp { naa, write: *write });
+        let expected = self.all.get(&naa).and_then(|b| b.written.get(&n)).copied();
         self.reads += 1;
         match found? {
             found if found == expected => Ok(()),
@@ -78,8 +80,28 @@ impl Judge {
         }
     }
 
+    /// Somebody asks for a volume to be what it was at a snapshot, or does so no more.
+    pub(super) fn reverts(&mut self, naa: Naa, yes: bool) {
+        match yes {
+            true => self.reverted.insert(naa),
+            false => self.reverted.remove(&naa),
+        };
+    }
+
+    /// Volumes may have become what snapshots are.
+    pub(super) fn copied(&mut self, m: &mut Medium) -> Result<(), String> {
+        for c in std::mem::take(&mut m.copied) {
+            if c.reverted && !self.reverted.contains(&c.naa) {
+                return Err(format!("volume {} is reverted, which nobody wants", c.naa));
+            }
+            self.all.entry(c.naa).or_default().written = c.blocks;
+        }
+        Ok(())
+    }
+
     /// Reads all blocks of all open volumes.
     pub(super) fn read_all(&mut self, plane: &Plane) -> Result<(), String> {
+        self.copied(&mut plane.ground().medium)?;
         let open: Vec<_> = plane.life().volumes.values().cloned().collect();
         for v in open {
             for n in 0..v.size / BLOCK {
@@ -114,6 +136,7 @@ impl Judge {
     /// The process has ended: what was not recorded is not so.
     pub(super) fn ended(&mut self) {
         self.all.values_mut().for_each(|b| b.agreed = None);
+        self.reverted.clear();
     }
 
     /// What is in force of what was asked for, as a configuration says after all is well.

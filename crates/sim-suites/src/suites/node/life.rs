@@ -116,6 +116,7 @@ impl Life {
         declared.check(&model)?;
         declared.busy = false;
         let mut judge = scene.judge.borrow_mut();
+        judge.copied(&mut self.plane.ground().medium)?;
         judge.ended();
         judge.settled(&model);
         Ok(())
@@ -217,17 +218,38 @@ async fn one_move(scene: &Scene, c: &Arc<Controller>, dead: &AtomicBool, k: usiz
         }
     }
     scene.world.say(|| format!("client {k}: {step:?}"));
+    let reverts = match &step {
+        Step::Revert(volume, _) => c.model().volumes.get(volume).map(|v| v.naa),
+        _ => None,
+    };
+    if let Some(naa) = reverts {
+        scene.judge.borrow_mut().reverts(naa, true);
+    }
+    let snaps = matches!(&step, Step::Snap(..));
     let done = match step {
         Step::Move(name, spec) => c.start_migration(name, spec).await.map(drop),
         Step::Stay(name) => c.cancel_migration(name).await.map(drop),
-        Step::Do(command) => c.execute(command).await.map(drop),
+        Step::Snap(volume, name) => c.take_snapshots(vec![(volume, name)]).await.map(drop),
+        Step::Unsnap(volume, name) => c.delete_snapshot(volume, name).await,
+        Step::Revert(volume, name) => c.revert(volume, name).await.map(drop),
+        Step::Do(_) | Step::Clone(_) => Ok(()),
     };
     if dead.load(Relaxed) {
         std::future::pending::<()>().await;
     }
+    if let Some(naa) = reverts {
+        let mut judge = scene.judge.borrow_mut();
+        let copied = scene.ground.lock().map(|mut g| judge.copied(&mut g.medium));
+        if let Ok(Err(e)) = copied {
+            scene.wrong(e);
+        }
+        judge.reverts(naa, false);
+    }
     scene.world.say(|| format!("client {k}: {done:?}"));
     scene.clients.borrow_mut()[k].busy = false;
     let mut f = scene.figures.borrow_mut();
+    f.snapshots += u64::from(snaps && done.is_ok());
+    f.reverted += u64::from(reverts.is_some() && done.is_ok());
     *(if done.is_ok() { &mut f.done } else { &mut f.refused }) += 1;
 }
 
@@ -239,9 +261,16 @@ async fn one_command(
     rng: &mut Prng,
 ) {
     let was = scene.clients.borrow()[k].want.clone();
-    let Some((step, is)) = clients::next(k, &was, rng) else { return };
-    let command = match step {
-        Step::Do(command) => command,
+    let Some((step, mut is)) = clients::next(k, &was, rng) else { return };
+    let (command, clone) = match step {
+        Step::Do(command) => (command, None),
+        Step::Clone(spec) => {
+            let all = c.snapshots(Some(&spec.volume)).await.unwrap_or_default();
+            let of = all.into_iter().find(|s| s.name == spec.snapshot);
+            let Some(of) = of else { return };
+            is.volumes.insert(spec.name.clone(), (of.pool, of.size, spec.read_only));
+            (Command::CloneVolume { spec: spec.clone(), size: of.size }, Some(spec))
+        }
         other => return one_move(scene, c, dead, k, other).await,
     };
     let touched = match &command {
@@ -267,7 +296,11 @@ async fn one_command(
     }
     scene.world.say(|| format!("client {k}: {command:?}"));
     let deletes = matches!(&command, Command::DeleteVolume { .. });
-    let done = c.execute(command).await;
+    let clones = clone.is_some();
+    let done = match clone {
+        Some(spec) => c.clone_volume(spec).await,
+        None => c.execute(command).await,
+    };
     if dead.load(Relaxed) {
         std::future::pending::<()>().await;
     }
@@ -291,7 +324,9 @@ async fn one_command(
             if !owed {
                 client.perhaps.clear();
             }
-            scene.figures.borrow_mut().done += 1;
+            let mut f = scene.figures.borrow_mut();
+            f.done += 1;
+            f.cloned += u64::from(clones);
         }
         Err(_) => {
             if !owed {

@@ -1,5 +1,6 @@
 //! What outlives a process: devices with their labels and blocks, and what protected pools keep on theirs.
 
+use super::snapshots::Copied;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_control::model::{Layout, Naa, Volume};
 
@@ -25,6 +26,8 @@ pub(super) struct Disk {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dataset {
     pub(super) size: u64,
+    /// The snapshot that it was made of.
+    pub(super) origin: Option<String>,
     pub(super) blocks: BTreeMap<u64, Stamp>,
 }
 
@@ -32,6 +35,8 @@ pub(super) struct Dataset {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Store {
     pub(super) datasets: BTreeMap<String, Dataset>,
+    /// Snapshots, and in which order they were made.
+    pub(super) snapshots: BTreeMap<String, (u64, Dataset)>,
     pub(super) parts: BTreeMap<u32, Vec<u8>>,
     /// Tells a state of the devices from all others.
     pub(super) newest: u64,
@@ -42,6 +47,8 @@ pub(super) struct Store {
 pub(super) struct Medium {
     pub(super) disks: BTreeMap<String, Disk>,
     pub(super) stores: BTreeMap<u128, Store>,
+    /// Volumes that have become what snapshots are, since somebody has looked.
+    pub(super) copied: Vec<Copied>,
 }
 
 /// Where a block is: on a device of its pool, or in a dataset.

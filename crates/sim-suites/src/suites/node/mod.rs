@@ -12,6 +12,7 @@ mod life;
 mod medium;
 mod moving;
 mod plane;
+mod snapshots;
 mod trouble;
 mod verdict;
 
@@ -77,6 +78,9 @@ struct Figures {
     bad_starts: u64,
     deleted_again: u64,
     moved: u64,
+    snapshots: u64,
+    cloned: u64,
+    reverted: u64,
     declared: u64,
 }
 
@@ -129,6 +133,9 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         ("settled", f.settled),
         ("pools deleted again", f.deleted_again),
         ("volumes moved", f.moved),
+        ("snapshots taken", f.snapshots),
+        ("volumes made of snapshots", f.cloned),
+        ("volumes reverted", f.reverted),
         ("objects as declared", f.declared),
         ("starts with a bad pool", f.bad_starts),
         ("calls that failed", g.trouble.failed),

@@ -2,7 +2,7 @@
 //!
 //! As a real one it can be asked for the same again, refuses what makes no sense, and may fail before or after it has done a thing.
 
-use super::medium::{BLOCK, Dataset, Disk, Medium, Paths, Stamp};
+use super::medium::{BLOCK, Disk, Medium, Paths, Stamp};
 use super::moving::{self, Move};
 use super::trouble::{Fate, Trouble, answers, failed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -389,18 +389,44 @@ impl DataPlane for Plane {
     }
 
     fn create_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        Box::pin(self.call(format!("create_volume {}", volume.name), move |_, m| {
-            if let Layout::Store { dataset, .. } = &volume.layout {
-                let sets = &mut m.stores.entry(id(pool)).or_default().datasets;
-                let made = Dataset { size: volume.size, ..Dataset::default() };
-                sets.entry(dataset.clone()).or_insert(made);
-            }
-            Ok(())
-        }))
+        Box::pin(
+            self.call(format!("create_volume {}", volume.name), move |_, m| {
+                m.make(id(pool), volume)
+            }),
+        )
     }
 
-    fn snapshots<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+    fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
+        let all = self.ground().medium.snapshots(id(pool));
+        Box::pin(std::future::ready(Ok(all)))
+    }
+
+    fn take_snapshots<'a>(
+        &'a self,
+        pool: &'a Pool,
+        wanted: &'a [(String, String)],
+    ) -> Work<'a, ()> {
+        let call = format!("take_snapshots {wanted:?}");
+        Box::pin(self.call(call, move |_, m| m.take_snapshots(id(pool), wanted)))
+    }
+
+    fn delete_snapshot<'a>(&'a self, pool: &'a Pool, dataset: &'a str) -> Work<'a, ()> {
+        let call = format!("delete_snapshot {dataset}");
+        Box::pin(self.call(call, move |_, m| m.delete_snapshot(id(pool), dataset)))
+    }
+
+    fn revert_volume<'a>(
+        &'a self,
+        pool: &'a Pool,
+        volume: &'a Volume,
+        snapshot: &'a str,
+    ) -> Work<'a, ()> {
+        let all = self.life().access.hosts.clone();
+        if all.iter().any(|h| h.luns.iter().any(|l| l.volume == volume.name)) {
+            self.wrong(format!("volume {} is reverted, which hosts see", volume.name));
+        }
+        let call = format!("revert_volume {}", volume.name);
+        Box::pin(self.call(call, move |_, m| m.revert(id(pool), volume, snapshot)))
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
@@ -495,6 +521,9 @@ impl DataPlane for Plane {
 
     fn clear_place<'a>(&'a self, there: Place<'a>, _made: bool) -> Work<'a, ()> {
         let call = format!("clear_place {} in {}", there.volume.name, there.pool.name);
+        if self.ground().medium.has_snapshots(id(there.pool), there.volume) {
+            self.wrong(format!("{call}, which has snapshots"));
+        }
         Box::pin(self.call(call, move |_, m| {
             moving::clear(m, (id(there.pool), &paths(there.pool)), there);
             Ok(())
@@ -513,6 +542,9 @@ impl DataPlane for Plane {
         Box::pin(async move {
             if self.life().volumes.contains_key(&volume.name) {
                 self.wrong(format!("data of volume {} is deleted, which is open", volume.name));
+            }
+            if self.ground().medium.has_snapshots(id(pool), volume) {
+                self.wrong(format!("volume {} is deleted, which has snapshots", volume.name));
             }
             let call = format!("delete_volume_data {}", volume.name);
             let done = self.call(call, |_, m| {

@@ -57,6 +57,7 @@ impl Life {
             client.perhaps.clear();
         }
         let mut judge = scene.judge.borrow_mut();
+        judge.copied(&mut self.plane.ground().medium)?;
         judge.settled(&model);
         judge.read_all(&self.plane)?;
         drop(judge);
@@ -200,6 +201,8 @@ fn left_over(model: &Model, medium: &Medium) -> Vec<String> {
             let nobodys = store.datasets.keys().filter(|d| !known.contains(d));
             all.extend(nobodys.map(|d| format!("dataset {d} of pool {} is no volume's", p.name)));
         }
+        let nobodys = medium.nobodys(id, |d| known.iter().any(|k| *k == d));
+        all.extend(nobodys.map(|s| format!("snapshot {s} of pool {} is no volume's", p.name)));
     }
     for (path, label) in labels {
         if medium.disks.get(&path).and_then(|d| d.label) != Some(label) {
