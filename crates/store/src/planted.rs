@@ -327,6 +327,8 @@ weir_base::planted_bugs! {
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
     FirstOfTwo,
+    /// A scrub takes what it has not read yet of a snapshot that is deleted for read.
+    DeletedIsRead,
     /// A pool that looks whether it can be larger takes what is vacant after the next checkpoint for taken.
     LeavingIsTaken,
 }
@@ -459,5 +461,6 @@ impl Bug {
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
         Bug::LeavingIsTaken,
+        Bug::DeletedIsRead,
     ];
 }

@@ -162,7 +162,8 @@ impl Inner {
             losses.is_lost(ds.id, lba, vbn);
             losses.are(ds.id, lba, vbn, Others::Asking);
         }
-        // Also if it is not its own any more.
+        // Also if it is not its own any more. Whoever asks them goes on while it is among these.
+        losses.at.borrow_mut().extend(vbn);
         losses.asked.borrow_mut().push_back(Found { family: ds.family, of: ds.id, lba, entry });
         if !has(Bug::LossOfOneOnly) && !losses.walks.replace(true) {
             let me = self.me.clone();

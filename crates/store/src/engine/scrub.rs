@@ -8,7 +8,7 @@ use super::device::Device;
 use super::locks::Pin;
 use super::stage::Below;
 use super::{Inner, Pool, StoreResult, block_of};
-use crate::format::dataset::MapRoot;
+use crate::format::dataset::{Kind, MapRoot};
 use crate::format::dead;
 use crate::format::page::{FANOUT, NodePtr, PageKind};
 use crate::format::slab::{SlabHead, bitmap_pages, meta_pages};
@@ -16,7 +16,7 @@ use crate::format::tree::{self, LEAF};
 use crate::format::{BLOCK, Block};
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_mem::Slice;
@@ -164,10 +164,16 @@ impl Pool {
         // Everything that is there now gets its place in a map.
         i.checkpoint_now().await?;
         let mut pace = Pace { rate, due: 0, watch: watch.clone() };
-        let ids: Vec<u32> = i.datasets.borrow().keys().copied().collect();
-        for id in ids {
+        // Snapshots first, from the oldest on: what one shares with the next in line is read there, should it be deleted meanwhile.
+        let place = |(id, ds): (&u32, &Rc<Dataset>)| (ds.kind != Kind::Snapshot, *id);
+        let mut ids: Vec<(bool, u32)> = i.datasets.borrow().iter().map(place).collect();
+        if !has(Bug::DeletedIsRead) {
+            ids.sort_unstable();
+        }
+        let mut whole = Whole::default();
+        for (_, id) in ids {
             let Some(ds) = i.datasets.borrow().get(&id).cloned() else { continue };
-            i.scrub_dataset(&ds, &mut pace).await?;
+            i.scrub_dataset(&ds, &mut whole, &mut pace).await?;
         }
         i.scrub_lists(&mut pace).await?;
         i.scrub_table(&mut pace).await?;
@@ -180,6 +186,23 @@ impl Pool {
             repaired: now.repaired - before.repaired,
             lost: now.lost - before.lost,
         })
+    }
+}
+
+/// Snapshots of which all was read, with the volume that each is of and its epoch.
+#[derive(Default)]
+struct Whole(BTreeMap<u32, (u32, u32)>);
+
+impl Whole {
+    /// Up to which epoch all that a dataset has was read in older ones of its line, or in what that was made of.
+    fn shared(&self, all: &BTreeMap<u32, Rc<Dataset>>, ds: &Dataset) -> u32 {
+        let is_snapshot = ds.kind == Kind::Snapshot;
+        let volume = if is_snapshot { ds.parent.get() } else { ds.id };
+        let limit = if is_snapshot { ds.epoch } else { u32::MAX };
+        let older = self.0.values().filter(|(of, epoch)| *of == volume && *epoch < limit);
+        let origin = all.get(&volume).map_or(0, |v| v.parent.get());
+        let floor = if self.0.contains_key(&origin) { ds.floor.get() } else { 0 };
+        older.map(|(_, epoch)| *epoch).max().unwrap_or(0).max(floor)
     }
 }
 
@@ -317,12 +340,22 @@ impl Inner {
         page
     }
 
-    async fn scrub_dataset(self: &Rc<Self>, ds: &Rc<Dataset>, pace: &mut Pace) -> IoResult {
-        // What is shared with an older snapshot is read there.
-        let shared = self.shared_epoch(ds, if ds.epoch > 0 { ds.epoch } else { u32::MAX });
+    async fn scrub_dataset(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        whole: &mut Whole,
+        pace: &mut Pace,
+    ) -> IoResult {
+        let shared = match has(Bug::DeletedIsRead) {
+            true => self.shared_epoch(ds, if ds.epoch > 0 { ds.epoch } else { u32::MAX }),
+            false => whole.shared(&self.datasets.borrow(), ds),
+        };
         let root = bottom(&ds.top.below.borrow());
         if !root.ptr.is_none() {
             self.scrub_node(ds, root.ptr, root.height, 0, shared, pace).await?;
+        }
+        if ds.kind == Kind::Snapshot && !ds.is_stale() {
+            whole.0.insert(ds.id, (ds.parent.get(), ds.epoch));
         }
         Ok(())
     }

@@ -478,6 +478,43 @@ fn a_loss_that_is_told_of_another_map_is_caught() {
     assert!(crate::bench::with(Bug::LossOfAnotherMap, || told_of_another_map(false)));
 }
 
+/// A snapshot is deleted while a scrub is in its midst. How many damaged copies of what it shares with its volume are mended.
+fn mended_beside_deletion() -> u64 {
+    let (b, p) = made();
+    let q = p.clone();
+    let s = b.run(async move {
+        let s = q.snapshot(&[(1, "s")], 1).await.unwrap()[0];
+        q.checkpoint().await.unwrap();
+        s
+    });
+    spoil(&b, &p, 1, 100 * B, Some(1));
+    let (q, watch) = (p.clone(), Rc::new(ScrubWatch::default()));
+    let w = watch.clone();
+    let report = b.run(async move {
+        let scrubs = spawn({
+            let q = q.clone();
+            async move { q.scrub_watched(10, w).await }
+        });
+        while watch.blocks() < 5 {
+            sleep(10 * MILLIS).await;
+        }
+        q.delete(s).await.unwrap();
+        scrubs.await.expect("it ends")
+    });
+    report.unwrap().repaired
+}
+
+#[test]
+fn what_a_deleted_snapshot_shared_is_scrubbed_in_its_volume() {
+    assert_eq!(mended_beside_deletion(), 1);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_scrub_that_passes_over_what_a_deleted_snapshot_had_is_caught() {
+    assert_eq!(crate::bench::with(Bug::DeletedIsRead, mended_beside_deletion), 0);
+}
+
 /// A volume's own leaf cannot be read for a while when a snapshot's block is found lost that it has too. Who is told then, and when the
 /// snapshot is deleted.
 #[test]
