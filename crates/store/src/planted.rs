@@ -329,6 +329,8 @@ weir_base::planted_bugs! {
     FirstOfTwo,
     /// A scrub takes what it has not read yet of a snapshot that is deleted for read.
     DeletedIsRead,
+    /// A scrub follows what is left of a deleted clone, or of a revert, into what is somebody else's by now.
+    GarbageIsFollowed,
     /// A pool that looks whether it can be larger takes what is vacant after the next checkpoint for taken.
     LeavingIsTaken,
 }
@@ -462,5 +464,6 @@ impl Bug {
         Bug::FirstOfTwo,
         Bug::LeavingIsTaken,
         Bug::DeletedIsRead,
+        Bug::GarbageIsFollowed,
     ];
 }

@@ -233,9 +233,8 @@ impl Check {
                 continue;
             };
             self.gone = self.gone_from(ds).await;
-            let shared = i.shared_epoch(ds, u32::MAX);
             let mut seen = 0;
-            let floor = if ds.kind == Kind::Garbage { shared } else { 0 };
+            let floor = i.own_after(ds).unwrap_or(0);
             // What a snapshot that is being deleted leads to may be somebody else's by now; what is left of it is on its list.
             let looked_at = !ds.is_stale();
             if looked_at {

@@ -23,7 +23,7 @@ use super::Inner;
 use super::dataset::Dataset;
 use super::device::Device;
 use super::stage::Below;
-use crate::format::dataset::{Kind, MapRoot};
+use crate::format::dataset::MapRoot;
 use crate::format::page::NodePtr;
 use crate::format::slab::region_blocks;
 use crate::planted::{Bug, has};
@@ -318,12 +318,6 @@ impl Inner {
 
     fn is_wanted(&self, w: &Walk, birth: u32) -> bool {
         !matches!(w.into, Into::Device(_, since) if birth < since)
-    }
-
-    /// Of what a dataset's map leads to, only what was born after that is its own. What is left of a deleted one must not be
-    /// followed any further; `None`: everything that it leads to is in use.
-    fn own_after(&self, ds: &Dataset) -> Option<u32> {
-        (ds.kind == Kind::Garbage).then(|| self.shared_epoch(ds, u32::MAX))
     }
 
     /// A dataset's map as of the last checkpoint. What the one being made has merged may not be on disk yet.

@@ -229,7 +229,8 @@ async fn look_for_others(me: &Weak<Inner>, found: Found, asked: &mut usize) {
             let Some(i) = me.upgrade().filter(|i| i.check_running().is_ok()) else { return };
             let Some(o) = i.datasets.borrow().get(&id).cloned() else { continue };
             let pin = i.pins.pin();
-            let has_it = match o.is_stale() {
+            // Nobody is told of what is deleted, and what is left of it may lead to what is somebody else's.
+            let has_it = match o.is_stale() || o.kind == Kind::Garbage {
                 true => Some(false),
                 false => i.has_still(&pin, &o, (lba, entry), &mut failed).await,
             };

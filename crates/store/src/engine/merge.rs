@@ -62,6 +62,12 @@ impl Inner {
         newest.unwrap_or(0).max(floor).max(ds.floor.get())
     }
 
+    /// Of what a dataset's map leads to, only what was born after that is its own. What is left of a deleted one must not be
+    /// followed any further, whoever looks at it; `None`: everything that it leads to is in use.
+    pub(super) fn own_after(&self, ds: &Dataset) -> Option<u32> {
+        (ds.kind == Kind::Garbage).then(|| self.shared_epoch(ds, u32::MAX))
+    }
+
     /// The map with everything below a dataset's active layer, merged as far as that was not done.
     pub(crate) fn resolve<'a>(
         &'a self,

@@ -348,7 +348,11 @@ impl Inner {
     ) -> IoResult {
         let shared = match has(Bug::DeletedIsRead) {
             true => self.shared_epoch(ds, if ds.epoch > 0 { ds.epoch } else { u32::MAX }),
-            false => whole.shared(&self.datasets.borrow(), ds),
+            false => {
+                // Of what is left of a deleted one the rest may be somebody else's by now.
+                let own = self.own_after(ds).filter(|_| !has(Bug::GarbageIsFollowed));
+                whole.shared(&self.datasets.borrow(), ds).max(own.unwrap_or(0))
+            }
         };
         let root = bottom(&ds.top.below.borrow());
         if !root.ptr.is_none() {

@@ -1,5 +1,6 @@
 //! Stories by chance of snapshots, several of one instant among them, clones, reverts and deletions that take several
-//! checkpoints, with losses of power: whatever is there has what it had, and in the end nothing is in use.
+//! checkpoints, with losses of power: whatever is there has what it had, a scrub finds
+//! nothing, and in the end nothing is in use.
 
 use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::cell::RefCell;
@@ -8,11 +9,14 @@ use std::rc::Rc;
 use weir_base::{MICROS, MILLIS, Prng};
 use weir_block::Volume;
 use weir_reactor::{sleep, spawn};
-use weir_store::{Options, Pool, StoreError, check, create};
+use weir_sim::Latency;
+use weir_store::{Options, Pool, ScrubWatch, StoreError, check, create};
 
 /// Blocks of a volume that are looked at, and how far one is from the next.
 const N: u64 = 24;
 const STEP: u64 = 97;
+/// What is free in a narrow pool.
+const ROOM: u64 = 700 * B;
 
 /// What a volume or snapshot must hold. `other`: that will do, too, after a crash. `going`: it is being deleted.
 #[derive(Clone, Debug)]
@@ -34,6 +38,14 @@ async fn content(p: &Pool, id: u32) -> Vec<u8> {
         }
     }
     all
+}
+
+/// Writes each block of a volume that is looked at.
+async fn write_all(p: &Pool, name: &str, id: u32, model: &Model, value: u8) {
+    for k in 0..N {
+        write(p, id, k * STEP * B, B, value).await.unwrap();
+        model.borrow_mut().get_mut(name).unwrap().content[k as usize] = value;
+    }
 }
 
 fn refused(r: Result<(), StoreError>) -> bool {
@@ -168,6 +180,11 @@ async fn life(p: Pool, model: Model, rng: Rc<RefCell<Prng>>, fresh: Rc<RefCell<u
                 if !refused(p.revert(v.id, d.id).await) {
                     let c = model.borrow()[&s].content.clone();
                     model.borrow_mut().get_mut(&v.name).unwrap().content = c;
+                    // Then what it was before leads to what is nobody's.
+                    if below(2) == 0 && !refused(p.delete(d.id).await) {
+                        model.borrow_mut().remove(&s);
+                        write_all(&p, &v.name, v.id, &model, below(250) as u8 + 1).await;
+                    }
                 }
             }
             22 => {
@@ -209,6 +226,19 @@ async fn life(p: Pool, model: Model, rng: Rc<RefCell<Prng>>, fresh: Rc<RefCell<u
     sleep(below(4000) * MICROS).await;
 }
 
+/// Scrubs that do not end, on devices that never fail.
+async fn scrubs(p: Pool, mut rng: Prng) {
+    loop {
+        sleep(rng.below(10 * MILLIS)).await;
+        let watch = Rc::new(ScrubWatch::default());
+        let done = p.scrub_watched(0, watch.clone()).await;
+        assert_eq!(watch.findings(), [], "{done:?}");
+        if done.is_err() {
+            return;
+        }
+    }
+}
+
 /// Several lives of a pool.
 fn story(seed: u64) {
     let b = Bench::new(2 + (seed % 2) as usize, seed);
@@ -221,6 +251,11 @@ fn story(seed: u64) {
         cache: [0, 1 << 20][(seed / 7 % 2) as usize],
         ..Options::default()
     };
+    let is_narrow = seed / 2 % 2 == 1;
+    if is_narrow {
+        // What is deleted is there for longer.
+        b.set(|c| c.flush = Latency::uniform(50 * MILLIS, 0));
+    }
     let model: Model = Rc::default();
     let fresh = Rc::new(RefCell::new(0));
     let (o1, m) = (o.clone(), model.clone());
@@ -234,16 +269,23 @@ fn story(seed: u64) {
                 Set { snapshot: false, content: vec![0; N as usize], other: None, going: false },
             );
         }
+        // Of half of them there is so little room that what is freed is soon used.
+        let free = p.status().free;
+        if is_narrow && free > ROOM {
+            let rest = p.create_volume("rest", 64 * MIB, 4096).await.unwrap();
+            write(&p, rest, 0, free - ROOM, 1).await.unwrap();
+        }
         p.close().await.unwrap();
     });
     b.restart();
-    for _ in 0..6 {
+    for life_of in 0..6 {
         let disks = b.all();
         let (oo, model2, rng2, fresh2) = (o.clone(), model.clone(), rng.clone(), fresh.clone());
         b.run(async move {
             let p = Pool::open(disks, oo).await.unwrap();
             verify(&p, &model2).await;
             let ops = rng2.borrow_mut().below(120) + 5;
+            spawn(scrubs(p.clone(), Prng::new(seed << 3 | life_of)));
             life(p, model2, rng2, fresh2, ops).await;
         });
         b.restart();
@@ -310,12 +352,18 @@ fn what_is_there_has_what_it_had() {
 #[test]
 fn blocks_that_go_with_a_snapshot_and_are_used_are_caught() {
     use weir_store::planted::{Bug, plant};
-    let bugs = [Bug::RevertBesideTwin, Bug::TwinsAreOne, Bug::DeadEntryLost, Bug::DeletedStillRead];
+    let bugs = [
+        Bug::RevertBesideTwin,
+        Bug::TwinsAreOne,
+        Bug::DeadEntryLost,
+        Bug::DeletedStillRead,
+        Bug::GarbageIsFollowed,
+    ];
     let all = bugs.map(|bug| {
         plant(Some(bug));
-        let seen = (0..40).any(|seed| std::panic::catch_unwind(|| story(seed)).is_err());
+        let seen = (0..160).any(|seed| std::panic::catch_unwind(|| story(seed)).is_err());
         plant(None);
         seen
     });
-    assert_eq!(all, [true; 4]);
+    assert_eq!(all, [true; 5]);
 }

@@ -18,6 +18,7 @@ mod errors;
 mod extents;
 mod filling;
 mod full;
+mod garbage;
 mod half_wiped;
 mod instant;
 mod keeper;
