@@ -252,6 +252,19 @@ impl Controller {
         Ok(one)
     }
 
+    /// Refuses what only the devices will know of, while the next start may find another configuration than this one: what was
+    /// refused, and is durable all the same, may not go with it. The caller holds `changes`.
+    async fn check_sure(&self) -> Result<()> {
+        if has(Bug::ActsInDoubt) || has(Bug::TurnThoughOwed) {
+            return Ok(());
+        }
+        let store = self.store.clone();
+        match blocking(move || Ok(store.try_again())).await? {
+            Some(e) => Err(e),
+            None => Ok(()),
+        }
+    }
+
     fn check_up(&self) -> Result<()> {
         match self.is_down() {
             true => Err(take_down::being_stopped()),

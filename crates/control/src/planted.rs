@@ -47,6 +47,8 @@ weir_base::planted_bugs! {
     ClearedUnknown,
     /// A snapshot is deleted of which a volume is yet to be made.
     OriginDeleted,
+    /// A snapshot is taken or deleted though the next start may find a change that was refused.
+    ActsInDoubt,
     /// What was refused stands in the way of a new pool of its name.
     RefusedIsPassed,
     /// The size of a volume is recorded that hosts do not see yet.

@@ -140,6 +140,7 @@ impl Controller {
         let me = self.clone();
         finish(spawn(async move {
             let _one = me.turn().await?;
+            me.check_sure().await?;
             me.take_snapshots_locked(&wanted).await
         }))
         .await
@@ -238,6 +239,7 @@ impl Controller {
                 .because(format!("volume `{c}` was made of it"))
                 .hint("delete that volume first"));
             }
+            me.check_sure().await?;
             let pool = me.protected(&model, &s.pool)?;
             me.check_open(&pool.name)?;
             me.plane.delete_snapshot(pool, &s.dataset).await?;
@@ -252,6 +254,7 @@ impl Controller {
         let me = self.clone();
         finish(spawn(async move {
             let _one = me.settled_turn().await?;
+            me.check_sure().await?;
             let model = me.model();
             let v = model.volume(&volume)?;
             model.check_still(&volume)?;

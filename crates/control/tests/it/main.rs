@@ -16,6 +16,7 @@ mod half_closed;
 mod half_kept;
 mod hung_pool;
 mod import_hosts;
+mod in_doubt;
 mod last_damage;
 mod leftovers;
 mod let_go;

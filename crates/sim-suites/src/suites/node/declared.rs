@@ -234,6 +234,17 @@ impl Life {
             }
             [_, failed] = self.apply(scene, &file)?;
         }
+        // One that was refused in another pool may have been found at a start: the error says that it is to be deleted.
+        for name in self.elsewhere(&file) {
+            let naa = self.c.model().volumes[&name].naa;
+            scene.judge.borrow_mut().asked(naa, None);
+            let (c, command) = (self.c.clone(), Command::DeleteVolume { name });
+            let done = scene
+                .world
+                .run(&self.node, 200 * SECONDS, async move { c.execute(command).await })?;
+            done.map_err(|e| Wrong(format!("what was refused stays where it is: {e}")))?;
+            [_, failed] = self.apply(scene, &file)?;
+        }
         // What is being deleted of something that was refused goes first.
         for _ in 0..20 {
             if failed.is_empty() {
@@ -262,6 +273,16 @@ impl Life {
         d.settled(&self.c.model());
         scene.figures.borrow_mut().declared += wanted.len() as u64;
         Ok(())
+    }
+
+    /// Volumes that are in another pool than the file has them in.
+    fn elsewhere(&self, file: &Desired) -> Vec<String> {
+        let model = self.c.model();
+        let is_elsewhere = |v: &&VolumeSpec| {
+            let found = model.volumes.get(&v.name);
+            found.is_some_and(|f| f.pool != v.pool && f.state == VolumeState::Ready)
+        };
+        file.volumes.iter().filter(is_elsewhere).map(|v| v.name.clone()).collect()
     }
 
     /// What was changed, and what could not be.

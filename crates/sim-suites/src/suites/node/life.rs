@@ -271,8 +271,6 @@ async fn one_command(
             is.volumes.insert(spec.name.clone(), (of.pool, of.size, spec.read_only));
             (Command::CloneVolume { spec: spec.clone(), size: of.size }, Some(spec))
         }
-        // Its deletion was refused, and may be found at the next start all the same: docs/limits.md.
-        Step::Snap(..) if !scene.clients.borrow()[k].perhaps.is_empty() => return,
         other => return one_move(scene, c, dead, k, other).await,
     };
     let touched = match &command {

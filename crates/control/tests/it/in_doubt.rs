@@ -1,0 +1,80 @@
+//! What was refused and is durable all the same, while the store takes no changes: nobody knows before the next start.
+
+use crate::owed::node;
+use crate::support::*;
+use weir_control::Code;
+use weir_control::live::SnapshotLive;
+use weir_control::model::{CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid};
+use weir_control::store::MetaStore;
+
+const MIB: u64 = 1 << 20;
+
+/// What is durable though it was refused: a volume made of a snapshot, or, if not, one that moves. What is said to whoever deletes the
+/// snapshot then, or takes one of the volume: each time that the next start would find it.
+async fn snapshots_in_doubt(clones: bool) -> Vec<Code> {
+    let spec = MigrationSpec { pool: Some("mem".into()), ..MigrationSpec::default() };
+    let (moves, mut all) = (Command::StartMigration { name: "moves".into(), spec }, Vec::new());
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
+        c.execute(Command::CreatePool(safe)).await.expect("a pool");
+        for name in ["of", "moves"] {
+            c.execute(Command::CreateVolume(volume(name, "safe", MIB))).await.expect("a volume");
+        }
+        {
+            let mut state = fake.state();
+            state.tells_snapshots = true;
+            let dataset = format!("{}@s", c.model().volumes["of"].dataset());
+            state.snapshots = vec![SnapshotLive { dataset, size: MIB, ..Default::default() }];
+        }
+        file.after(n);
+        let done = match clones {
+            true => {
+                let (volume, snapshot, name) = ("of".into(), "s".into(), "clone".into());
+                c.clone_volume(CloneSpec { volume, snapshot, name, read_only: false }).await
+            }
+            false => c.execute(moves.clone()).await,
+        };
+        let is_in = |m: &Model| match clones {
+            true => m.volumes.contains_key("clone"),
+            false => m.volumes["moves"].migration.is_some(),
+        };
+        if done.is_ok() || is_in(&c.model()) || !c.owes() {
+            continue;
+        }
+        let next = MetaStore::open_on(file.copy()).expect("a store").load().expect("a model");
+        if is_in(&next) {
+            let done = match clones {
+                true => c.delete_snapshot("of".into(), "s".into()).await,
+                false => c.take_snapshots(vec![("moves".into(), "t".into())]).await.map(drop),
+            };
+            all.push(done.expect_err("the fake cannot do that").code);
+            if all.len() == 2 {
+                break;
+            }
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn nothing_is_done_about_snapshots_while_the_next_start_may_find_what_was_refused() {
+    for clones in [true, false] {
+        let all = snapshots_in_doubt(clones).await;
+        assert!(!all.is_empty(), "nothing is durable that was refused");
+        assert!(all.iter().all(|c| *c == Code::StoreUnusable), "{all:?}");
+    }
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn snapshots_beside_what_is_in_doubt_are_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::ActsInDoubt));
+    for clones in [true, false] {
+        let all = snapshots_in_doubt(clones).await;
+        assert!(all.contains(&Code::Unsupported), "{all:?}");
+    }
+    plant(None);
+}
