@@ -5,7 +5,7 @@ mod explain;
 use crate::StoreError;
 use crate::engine::StoreResult;
 use crate::engine::{A_WHILE, label_of, parse_space, read_block, space_table, superblocks};
-use crate::format::dataset::{DatasetRecord, RECORD};
+use crate::format::dataset::{DatasetRecord, Kind, RECORD};
 use crate::format::label::{Label, SUPER_SLOTS};
 use crate::format::page::{FANOUT, HEADER, NodePtr, PageKind};
 use crate::format::slab::{self, SlabRecord};
@@ -312,6 +312,9 @@ impl Dump {
         let mut all = Item::new(format!("map of dataset {dataset}"))
             .with("lba", lba)
             .with("byte", lba.saturating_mul(BLOCK as u64));
+        // What is left of a deleted one leads to what others have.
+        let is_its = |birth: u32| r.kind != Kind::Garbage || birth > r.floor;
+        let others = || Item::new("others'").with("since", "it was deleted, or reverted");
         let (mut ptr, mut level) = (r.root.ptr, r.root.height);
         if lba >= MAX_LBA || lba >= tree::span(level) || ptr.is_none() {
             all.parts.push(of_map_entry(lba, &MapEntry::HOLE));
@@ -319,10 +322,18 @@ impl Dump {
         }
         loop {
             let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
+            if !is_its(ptr.birth) {
+                all.parts.push(others());
+                return Ok(all);
+            }
             all.parts.push(Item::new(format!("level {level}")).with("node", of_pointer(&ptr)));
             let b = self.node(&ptr, kind).await?;
             if level == 0 {
                 let e = tree::entry(&b, (lba % LEAF as u64) as usize);
+                if (e.is_data() || e.is_poison()) && !is_its(e.birth) {
+                    all.parts.push(others());
+                    return Ok(all);
+                }
                 let mut entry = of_map_entry(lba, &e);
                 if e.is_data() {
                     entry.parts = self.places(e.vbn);

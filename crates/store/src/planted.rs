@@ -331,6 +331,8 @@ weir_base::planted_bugs! {
     DeletedIsRead,
     /// A scrub follows what is left of a deleted clone, or of a revert, into what is somebody else's by now.
     GarbageIsFollowed,
+    /// A volume is told to have lost what is left of one of its name, or of what it was before a revert.
+    GarbageIsTold,
     /// A pool that looks whether it can be larger takes what is vacant after the next checkpoint for taken.
     LeavingIsTaken,
 }
@@ -465,5 +467,6 @@ impl Bug {
         Bug::LeavingIsTaken,
         Bug::DeletedIsRead,
         Bug::GarbageIsFollowed,
+        Bug::GarbageIsTold,
     ];
 }
