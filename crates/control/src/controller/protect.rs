@@ -283,6 +283,10 @@ impl Controller {
             }
             let pool = me.protected(&model, &s.pool)?;
             me.check_open(&pool.name)?;
+            if !has(Bug::SeenBehind) {
+                // A mapping that was refused, and could not be put back, may be in force yet.
+                me.put_mappings(model.access()).await?;
+            }
             me.plane.revert_volume(pool, v, &s.dataset).await?;
             me.tell("snapshot.reverted", &volume, &name, "is what the volume is again");
             Ok(v.clone())

@@ -226,6 +226,7 @@ impl Life {
     /// All is well: what the file declares can be made so, is so, and making it so again changes nothing.
     pub(super) fn declared(&self, scene: &Scene) -> Result<(), Wrong> {
         let file = scene.declared.borrow().file.clone();
+        self.delete_waiting(scene, &file)?;
         let [_, mut failed] = self.apply(scene, &file)?;
         // What a refused pool left on its devices when the process ended is nobody's, and goes by hand.
         if scene.ended.get() && !failed.is_empty() && !self.c.model().pools.contains_key(POOL) {
@@ -272,6 +273,24 @@ impl Life {
         d.check(&self.c.model())?;
         d.settled(&self.c.model());
         scene.figures.borrow_mut().declared += wanted.len() as u64;
+        Ok(())
+    }
+
+    /// A port that the file has no more may wait for a mapping to a host that went by hand: it goes by hand, too.
+    fn delete_waiting(&self, scene: &Scene, file: &Desired) -> Result<(), Wrong> {
+        let is_known = |name: &str| file.targets.iter().any(|t| t.name == name);
+        for fault in self.status(scene)?.faults {
+            let Some(name) = fault.object.strip_prefix("declared/target/") else { continue };
+            if !is_known(name) && self.c.model().targets.contains_key(name) {
+                let (c, name) = (self.c.clone(), name.to_owned());
+                let object = format!("target/{name}");
+                scene.declared.borrow_mut().may.entry(object).or_default().insert(None);
+                let done = scene.world.run(&self.node, 200 * SECONDS, async move {
+                    c.execute(Command::DeleteTarget { name }).await
+                })?;
+                done.map_err(|e| Wrong(format!("a port stays that waits: {e}")))?;
+            }
+        }
         Ok(())
     }
 

@@ -238,12 +238,8 @@ async fn one_move(scene: &Scene, c: &Arc<Controller>, dead: &AtomicBool, k: usiz
         std::future::pending::<()>().await;
     }
     if let Some(naa) = reverts {
-        let mut judge = scene.judge.borrow_mut();
-        let copied = scene.ground.lock().map(|mut g| judge.copied(&mut g.medium));
-        if let Ok(Err(e)) = copied {
-            scene.wrong(e);
-        }
-        judge.reverts(naa, false);
+        copied(scene);
+        scene.judge.borrow_mut().reverts(naa, false);
     }
     scene.world.say(|| format!("client {k}: {done:?}"));
     scene.clients.borrow_mut()[k].busy = false;
@@ -251,6 +247,15 @@ async fn one_move(scene: &Scene, c: &Arc<Controller>, dead: &AtomicBool, k: usiz
     f.snapshots += u64::from(snaps && done.is_ok());
     f.reverted += u64::from(reverts.is_some() && done.is_ok());
     *(if done.is_ok() { &mut f.done } else { &mut f.refused }) += 1;
+}
+
+/// Has the judge know of what has become a copy of a snapshot.
+fn copied(scene: &Scene) {
+    let mut judge = scene.judge.borrow_mut();
+    let copied = scene.ground.lock().map(|mut g| judge.copied(&mut g.medium));
+    if let Ok(Err(e)) = copied {
+        scene.wrong(e);
+    }
 }
 
 async fn one_command(
@@ -339,6 +344,8 @@ async fn one_command(
     if let Some((naa, name, _)) = touched
         && let Some(v) = client.want.volumes.get(&name)
     {
+        // What it was made of counts before what was cut off since.
+        copied(scene);
         let mut judge = scene.judge.borrow_mut();
         let unrecorded = c.model().volumes.get(&name).is_some_and(Volume::is_size_unrecorded);
         match owed || unrecorded {

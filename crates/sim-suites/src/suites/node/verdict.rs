@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_base::SECONDS;
 use weir_control::Code;
 use weir_control::live::Status;
-use weir_control::model::{Command, Layout, Model, VolumeState};
+use weir_control::model::{Command, Layout, Model, Volume, VolumeState};
 
 impl Life {
-    fn status(&self, scene: &Scene) -> Result<Status, Wrong> {
+    pub(super) fn status(&self, scene: &Scene) -> Result<Status, Wrong> {
         let c = self.c.clone();
         let status = scene.world.run(&self.node, 2 * SECONDS, async move { c.status().await })?;
         status.map_err(|e| Wrong(format!("no status: {e}")))
@@ -75,7 +75,8 @@ impl Life {
             let Some(name) = half.filter(|p| self.c.model().pools.contains_key(p)) else {
                 continue;
             };
-            let used = self.c.model().volumes.values().any(|v| v.pool == name);
+            let is_kept = |v: &Volume| v.pool == name && v.state != VolumeState::Deleting;
+            let used = self.c.model().volumes.values().any(is_kept);
             if used {
                 continue;
             }
