@@ -235,8 +235,8 @@ impl Life {
             }
             [_, failed] = self.apply(scene, &file)?;
         }
-        // One that was refused in another pool may have been found at a start: the error says that it is to be deleted.
-        for name in self.elsewhere(&file) {
+        // One that was refused in another pool, or larger, may have been found at a start: it is to be deleted by hand.
+        for name in self.otherwise(&file) {
             let naa = self.c.model().volumes[&name].naa;
             scene.judge.borrow_mut().asked(naa, None);
             let (c, command) = (self.c.clone(), Command::DeleteVolume { name });
@@ -294,14 +294,14 @@ impl Life {
         Ok(())
     }
 
-    /// Volumes that are in another pool than the file has them in.
-    fn elsewhere(&self, file: &Desired) -> Vec<String> {
+    /// Volumes that are in another pool than the file has them in, or larger: as it had them when that was refused.
+    fn otherwise(&self, file: &Desired) -> Vec<String> {
         let model = self.c.model();
-        let is_elsewhere = |v: &&VolumeSpec| {
-            let found = model.volumes.get(&v.name);
-            found.is_some_and(|f| f.pool != v.pool && f.state == VolumeState::Ready)
+        let is_otherwise = |v: &&VolumeSpec| {
+            let found = model.volumes.get(&v.name).filter(|f| f.state == VolumeState::Ready);
+            found.is_some_and(|f| f.pool != v.pool || f.size > v.size)
         };
-        file.volumes.iter().filter(is_elsewhere).map(|v| v.name.clone()).collect()
+        file.volumes.iter().filter(is_otherwise).map(|v| v.name.clone()).collect()
     }
 
     /// What was changed, and what could not be.
