@@ -261,7 +261,7 @@ impl Controller {
         let store = self.store.clone();
         match blocking(move || Ok(store.try_again())).await? {
             Some(e) => Err(e),
-            None => Ok(()),
+            None => self.settle().await,
         }
     }
 

@@ -426,6 +426,9 @@ pub trait DataPlane: Send + Sync + 'static {
 
     /// Puts hosts and LUNs into effect, all at once, replacing those before. LUNs whose volume is not open are to be
     /// answered as not ready. Hosts must get the unit attention for changed LUNs.
+    ///
+    /// # Errors
+    /// They are in effect all the same: what hosts had under way on volumes that they lost by it has not ended.
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()>;
 
     /// Starts a target port, or changes one to be like this, and gives the addresses that it really listens on.

@@ -49,8 +49,6 @@ weir_base::planted_bugs! {
     OriginDeleted,
     /// A snapshot is taken or deleted though the next start may find a change that was refused.
     ActsInDoubt,
-    /// A volume is made what it was while a mapping that was refused may be in force.
-    SeenBehind,
     /// What was refused stands in the way of a new pool of its name.
     RefusedIsPassed,
     /// The size of a volume is recorded that hosts do not see yet.

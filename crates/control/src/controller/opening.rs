@@ -214,7 +214,7 @@ impl Controller {
             let _turn = turn.await;
             plane.start_pool(&of, without).await
         });
-        lock(&self.opening.unknown).remove(&pool.name);
+        // One that is open, and did not come to count as up, stays so when that fails.
         let o = Opening { pool: pool.clone(), begun: Instant::now(), first, task };
         lock(&self.opening.all).insert(pool.name.clone(), o);
     }

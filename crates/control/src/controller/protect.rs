@@ -226,6 +226,7 @@ impl Controller {
         let me = self.clone();
         finish(spawn(async move {
             let _one = me.turn().await?;
+            me.check_sure().await?;
             let model = me.model();
             let s = me.snapshot(&volume, &name).await?;
             // What failed half way, and is made at the next start or taken back, is not on the devices yet.
@@ -239,7 +240,6 @@ impl Controller {
                 .because(format!("volume `{c}` was made of it"))
                 .hint("delete that volume first"));
             }
-            me.check_sure().await?;
             let pool = me.protected(&model, &s.pool)?;
             me.check_open(&pool.name)?;
             me.plane.delete_snapshot(pool, &s.dataset).await?;
@@ -253,7 +253,7 @@ impl Controller {
     pub async fn revert(self: &Arc<Self>, volume: String, name: String) -> Result<Volume> {
         let me = self.clone();
         finish(spawn(async move {
-            let _one = me.settled_turn().await?;
+            let _one = me.turn().await?;
             me.check_sure().await?;
             let model = me.model();
             let v = model.volume(&volume)?;
@@ -283,10 +283,6 @@ impl Controller {
             }
             let pool = me.protected(&model, &s.pool)?;
             me.check_open(&pool.name)?;
-            if !has(Bug::SeenBehind) {
-                // A mapping that was refused, and could not be put back, may be in force yet.
-                me.put_mappings(model.access()).await?;
-            }
             me.plane.revert_volume(pool, v, &s.dataset).await?;
             me.tell("snapshot.reverted", &volume, &name, "is what the volume is again");
             Ok(v.clone())

@@ -205,46 +205,6 @@ async fn a_volume_is_not_reverted_by_what_is_to_be_taken_back() {
     assert!(!reverted_though_owed().await, "its host has some of it in memory");
 }
 
-/// A mapping is refused, and the plane does not say whether it is in force: not when it is put back either. The calls of a revert then,
-/// which is refused for as long as that is so.
-async fn reverted_under_what_was_refused() -> Vec<String> {
-    let (_file, fake, c) = used().await;
-    let dataset = c.model().volumes["v"].dataset();
-    let dataset = format!("{dataset}@before");
-    fake.state().snapshots =
-        vec![SnapshotLive { dataset, size: 8 * MIB, ..SnapshotLive::default() }];
-    let unmap = Command::DeleteMap { host: "h".into(), volume: "v".into() };
-    c.execute(unmap).await.expect("it is not mapped");
-    fake.break_call("set_mappings");
-    c.execute(Command::CreateMap(map("h", "v"))).await.expect_err("it is refused");
-    assert!(c.model().maps.is_empty());
-    let refused = c.revert("v".into(), "before".into()).await;
-    fake.mend();
-    let n = fake.state().calls.len();
-    if refused.is_err() {
-        c.revert("v".into(), "before".into()).await.expect("nobody sees it");
-    }
-    let is_of = |call: &&String| matches!(call.as_str(), "set_mappings" | "revert_volume v");
-    fake.state().calls[n..].iter().filter(is_of).cloned().collect()
-}
-
-#[tokio::test]
-async fn a_volume_is_not_reverted_under_a_mapping_that_may_be_in_force() {
-    let calls = reverted_under_what_was_refused().await;
-    assert_eq!(calls.last().map(String::as_str), Some("revert_volume v"));
-    assert!(calls.contains(&"set_mappings".to_string()));
-}
-
-#[cfg(feature = "planted")]
-#[tokio::test]
-async fn a_revert_under_a_mapping_that_may_be_in_force_is_caught() {
-    use weir_control::planted::{Bug, plant};
-    plant(Some(Bug::SeenBehind));
-    let calls = reverted_under_what_was_refused().await;
-    plant(None);
-    assert!(calls.is_empty(), "{calls:?}");
-}
-
 #[cfg(feature = "planted")]
 #[tokio::test]
 async fn a_revert_by_what_is_to_be_taken_back_is_caught() {

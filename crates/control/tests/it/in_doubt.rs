@@ -4,7 +4,9 @@ use crate::owed::node;
 use crate::support::*;
 use weir_control::Code;
 use weir_control::live::SnapshotLive;
-use weir_control::model::{CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid};
+use weir_control::model::{
+    CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumeState,
+};
 use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
@@ -77,4 +79,57 @@ async fn snapshots_beside_what_is_in_doubt_are_caught() {
         assert!(all.contains(&Code::Unsupported), "{all:?}");
     }
     plant(None);
+}
+
+/// A volume is made of a snapshot, which cannot be opened, nor taken back before there is room. What is said to whoever takes a snapshot
+/// of it, or deletes that one, meanwhile.
+async fn snapshots_of_what_is_owed() -> [Code; 2] {
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
+        c.execute(Command::CreatePool(safe)).await.expect("a pool");
+        c.execute(Command::CreateVolume(volume("of", "safe", MIB))).await.expect("a volume");
+        {
+            let mut state = fake.state();
+            state.tells_snapshots = true;
+            let dataset = format!("{}@s", c.model().volumes["of"].dataset());
+            state.snapshots = vec![SnapshotLive { dataset, size: MIB, ..Default::default() }];
+        }
+        fake.break_call("open_volume clone");
+        file.after(n);
+        let (volume, snapshot, name) = ("of".into(), "s".into(), "clone".into());
+        let spec = CloneSpec { volume, snapshot, name, read_only: false };
+        c.clone_volume(spec).await.expect_err("it is refused");
+        let made = c.model().volumes.get("clone").map(|v| v.state);
+        if made != Some(VolumeState::Ready) || !c.owes() {
+            continue;
+        }
+        fake.mend();
+        until("it is open", async || {
+            let taken = c.take_snapshots(vec![("clone".into(), "t".into())]).await;
+            taken.expect_err("the fake cannot do that").code != Code::NotReady
+        })
+        .await;
+        let taken = c.take_snapshots(vec![("clone".into(), "t".into())]).await;
+        let deleted = c.delete_snapshot("of".into(), "s".into()).await;
+        return [taken.map(drop), deleted].map(|r| r.expect_err("the fake cannot do that").code);
+    }
+    panic!("it is never owed to take it back");
+}
+
+#[tokio::test]
+async fn nothing_is_done_about_snapshots_while_something_is_owed() {
+    let [taken, deleted] = snapshots_of_what_is_owed().await;
+    assert!(taken != Code::Unsupported && deleted == taken, "{taken:?}, {deleted:?}");
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_snapshot_of_what_is_owed_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::ActsInDoubt));
+    let [taken, _] = snapshots_of_what_is_owed().await;
+    plant(None);
+    assert_eq!(taken, Code::Unsupported);
 }

@@ -4,6 +4,7 @@ use super::copies::{Copies, Look, Seen};
 use super::dataset::Dataset;
 use super::device::Device;
 use super::{Inner, Pool};
+use crate::format::dataset::Kind;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -104,6 +105,7 @@ impl Book {
         let mut known = self.known(d, at, sum);
         let is_new = known.damaged.is_none();
         let named = || {
+            let whose = whose.and_then(told_of);
             let whose = whose.map_or(Whose::Pool, |ds| Whose::Dataset(name_of(ds)));
             let key = (d.id, whose);
             let has_room = pairs.len() < PAIRS || pairs.contains_key(&key);
@@ -168,6 +170,11 @@ pub(super) fn name_of(ds: &Dataset) -> String {
     String::from_utf8_lossy(&ds.name.borrow()).into_owned()
 }
 
+/// Who is told of damage. What is left of a deleted volume, or of a revert, has the name of one that has lost nothing by that.
+pub(super) fn told_of(ds: &Dataset) -> Option<&Dataset> {
+    (ds.kind != Kind::Garbage || has(Bug::GarbageIsTold)).then_some(ds)
+}
+
 impl Inner {
     /// A copy of a block was found damaged, which should have this checksum. Whether another is good is told by itself.
     pub(super) fn found_damaged(&self, d: &Device, at: u64, sum: u64, whose: Option<&Dataset>) {
@@ -190,11 +197,16 @@ impl Inner {
     /// Tells what a look at a block has come to, when it is not repeated any more.
     pub(super) fn conclude(&self, seen: Seen, whose: Option<&Dataset>) -> Look {
         let Seen { look, bad, sum, .. } = seen;
+        // Copies of what was deleted may be damaged: nobody has lost anything.
+        let is_lost = whose.is_none_or(|ds| told_of(ds).is_some());
         match &look {
             Look::Good(_, bad) => {
                 bad.iter().for_each(|(d, at)| self.found_damaged(d, *at, sum, whose));
             }
             Look::Unread(_) if has(Bug::LastCopyUntold) => {}
+            Look::Wrong | Look::Unread(IoError::Medium) if !is_lost => {
+                self.found_bad(&bad, sum, whose, false);
+            }
             Look::Wrong => {
                 self.count(|c| c.lost += 1);
                 self.works.damage.without_good(&bad, sum);

@@ -2,7 +2,7 @@
 
 use super::check::Finding;
 use super::copies::{Copies, SOON};
-use super::damage::name_of;
+use super::damage::{name_of, told_of};
 use super::dataset::Dataset;
 use super::device::Device;
 use super::locks::Pin;
@@ -110,11 +110,6 @@ impl Place {
     fn of(ds: &Dataset, layer: String) -> Place {
         Place { layer, whose: told_of(ds).map(name_of) }
     }
-}
-
-/// Who is told of damage. What is left of a deleted volume, or of a revert, has the name of one that has lost nothing by that.
-fn told_of(ds: &Dataset) -> Option<&Dataset> {
-    (ds.kind != Kind::Garbage || has(Bug::GarbageIsTold)).then_some(ds)
 }
 
 /// What a scrub found of a block.
@@ -385,7 +380,7 @@ impl Inner {
                     // It is being given back from its newest page on, and so is the rest.
                     break;
                 }
-                let place = (told_of(&who), || Place::of(&who, "dead list".into()));
+                let place = (Some(&*who), || Place::of(&who, "dead list".into()));
                 let page = self.scrub_meta(mark.at(), PageKind::Dead, &pace.watch, place).await;
                 let older = page.and_then(|b| dead::decode(&b).ok());
                 if older.is_none() {
@@ -437,7 +432,7 @@ impl Inner {
             };
             let Some(ptr) = ptr else { return Ok(()) };
             let layer = || format!("map, level {level}, node {index}");
-            let place = (told_of(ds), || Place::of(ds, layer()));
+            let place = (Some(&**ds), || Place::of(ds, layer()));
             let node = self.scrub_meta(ptr, kind, &pace.watch, place).await;
             let Some(node) = node else { return Ok(()) };
             drop(pin);
@@ -511,8 +506,8 @@ impl Inner {
             return;
         }
         let layer = || format!("data at byte {}", lba * BLOCK as u64);
-        let whose = told_of(ds);
-        if e.is_poison() && whose.is_none() {
+        let is_told = told_of(ds).is_some();
+        if e.is_poison() && !is_told {
             return;
         }
         if e.is_poison() {
@@ -525,10 +520,10 @@ impl Inner {
         }
         let id = self.identity(ds.family, lba, e.birth, e.vbn);
         let good = |b: &Slice| self.proves(&id, e.crc, b, 0);
-        let place = (whose, || Place::of(ds, layer()));
+        let place = (Some(&**ds), || Place::of(ds, layer()));
         let found = self.scrub_copies((vbn, e.crc.into()), &pin, good, watch, place).await;
         drop(pin);
-        if !found.bad.is_empty() && whose.is_some() {
+        if !found.bad.is_empty() && is_told {
             // It is lost; the volume learns that in the same way as from a read.
             let _ = self.heal(ds, lba, &Slice::heap(BLOCK), false).await;
         }

@@ -561,10 +561,13 @@ impl DataPlane for Plane {
     }
 
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {
-        Box::pin(self.call("set_mappings".into(), move |life, _| {
-            life.access = access.clone();
-            Ok(())
-        }))
+        Box::pin(async move {
+            // Whatever has not ended by the end of the call.
+            if !self.dead.load(Relaxed) {
+                self.life().access = access.clone();
+            }
+            self.call("set_mappings".into(), |_, _| Ok(())).await
+        })
     }
 
     fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {
