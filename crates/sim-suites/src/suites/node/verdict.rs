@@ -86,6 +86,8 @@ impl Life {
                 match &done {
                     // What was under way has its pool taken back.
                     Err(e) if e.code == Code::PoolNotFound => done = Ok(()),
+                    // Then nothing has begun: a volume of it is not wholly deleted.
+                    Err(e) if e.code == Code::PoolInUse => done = Ok(()),
                     // What failed before is told until it is tried again.
                     Err(_) => scene.world.run_for(3 * SECONDS),
                     Ok(()) => {
