@@ -49,6 +49,8 @@ weir_base::planted_bugs! {
     OriginDeleted,
     /// A snapshot is taken or deleted though the next start may find a change that was refused.
     ActsInDoubt,
+    /// A volume that is to be taken back has snapshots made by its rules.
+    RulesThoughOwed,
     /// What was refused stands in the way of a new pool of its name.
     RefusedIsPassed,
     /// The size of a volume is recorded that hosts do not see yet.

@@ -14,7 +14,7 @@ pub(super) fn gone_for_good(e: Error, pool: &str) -> Error {
 }
 
 /// A volume of this configuration's own making that a command makes.
-fn made(command: &Command) -> Option<&String> {
+pub(super) fn made(command: &Command) -> Option<&String> {
     match command {
         Command::CreateVolume(VolumeSpec { name, .. })
         | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => Some(name),

@@ -37,6 +37,9 @@ pub(super) struct Openings {
     all: Mutex<BTreeMap<String, Opening>>,
     /// Pools of which what their opening has found counts no more: they may be open.
     unknown: Mutex<BTreeSet<String>>,
+    /// Pools that have been opened, and did not come to count as up: they are open until they are closed, whatever another
+    /// opening finds.
+    unclosed: Mutex<BTreeSet<String>>,
     /// Pools whose opening has begun once.
     known: Mutex<BTreeSet<String>>,
     /// Since when pools that are not open could not be opened.
@@ -153,12 +156,14 @@ impl Controller {
     fn list<T>(&self, name: &str, done: &Result<T>) {
         if done.is_ok() && !has(Bug::OpenedUnlisted) {
             lock(&self.opening.unknown).insert(name.to_owned());
+            lock(&self.opening.unclosed).insert(name.to_owned());
         }
     }
 
-    /// It counts as up.
+    /// It counts as up, or is closed.
     pub(super) fn unlist(&self, name: &str) {
         lock(&self.opening.unknown).remove(name);
+        lock(&self.opening.unclosed).remove(name);
     }
 
     /// Closes the devices of a pool when nothing else is done with them.
@@ -214,7 +219,7 @@ impl Controller {
             let _turn = turn.await;
             plane.start_pool(&of, without).await
         });
-        // One that is open, and did not come to count as up, stays so when that fails.
+        lock(&self.opening.unknown).remove(&pool.name);
         let o = Opening { pool: pool.clone(), begun: Instant::now(), first, task };
         lock(&self.opening.all).insert(pool.name.clone(), o);
     }
@@ -299,6 +304,7 @@ impl Controller {
     pub(super) async fn end_openings(&self, until: Instant) -> (BTreeSet<String>, Vec<String>) {
         let all = std::mem::take(&mut *lock(&self.opening.all));
         let (mut open, mut left) = (lock(&self.opening.unknown).clone(), Vec::new());
+        open.extend(lock(&self.opening.unclosed).iter().cloned());
         for (name, mut o) in all {
             match timeout_at(until, &mut o.task).await {
                 Ok(done) => {

@@ -22,9 +22,10 @@ pub(super) fn fault(pool: &str, o: &SnapshotOverdue) -> Fault {
     }
 }
 
-fn rules_of(model: &Model, pool: &str) -> PoolRules {
+/// Without the volume `goes`, which is to be taken back: a snapshot would keep it.
+fn rules_of(model: &Model, pool: &str, goes: Option<&str>) -> PoolRules {
     let has = |v: &&Volume| v.state == VolumeState::Ready && !v.snapshots.is_empty();
-    let all = model.volumes_of_pool(pool).filter(has);
+    let all = model.volumes_of_pool(pool).filter(has).filter(|v| Some(v.name.as_str()) != goes);
     all.map(|v| (v.name.clone(), v.dataset(), v.snapshots.clone())).collect()
 }
 
@@ -33,6 +34,8 @@ impl Controller {
     /// holds `changes`, or is alone.
     pub(super) async fn put_rules(&self) {
         let model = self.model();
+        let goes = self.owed().as_ref().and_then(|(command, _)| effect::made(command).cloned());
+        let goes = goes.filter(|_| !has(Bug::RulesThoughOwed));
         let is_up = |p: &&Pool| p.protection.is_some() && self.up().pools.contains(&p.name);
         let pools: Vec<&Pool> = model.pools.values().filter(is_up).collect();
         self.up().rules.retain(|name, _| pools.iter().any(|p| p.name == *name));
@@ -40,7 +43,7 @@ impl Controller {
             if self.closed(&pool.name).is_some() {
                 continue;
             }
-            let rules = rules_of(&model, &pool.name);
+            let rules = rules_of(&model, &pool.name, goes.as_deref());
             if self.up().rules.get(&pool.name).map_or(rules.is_empty(), |r| *r == rules) {
                 continue;
             }

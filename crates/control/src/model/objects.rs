@@ -46,7 +46,10 @@ impl DeviceKind {
 
 /// A device to put into a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a device such as { kind = \"file\", path = \"/srv/disk0.img\", size = \"100G\" }"
+)]
 pub struct DeviceSpec {
     /// What it is.
     pub kind: DeviceKind,

@@ -5,7 +5,7 @@ use crate::support::*;
 use weir_control::Code;
 use weir_control::live::SnapshotLive;
 use weir_control::model::{
-    CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumeState,
+    CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumeSpec, VolumeState,
 };
 use weir_control::store::MetaStore;
 
@@ -132,4 +132,39 @@ async fn a_snapshot_of_what_is_owed_is_caught() {
     let [taken, _] = snapshots_of_what_is_owed().await;
     plant(None);
     assert_eq!(taken, Code::Unsupported);
+}
+
+/// Whether a volume that is to be taken back as soon as there is room has snapshots made by its rules until then.
+async fn ruled_though_owed() -> bool {
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
+        c.execute(Command::CreatePool(safe)).await.expect("a pool");
+        fake.break_call("open_volume r");
+        file.after(n);
+        let rules = vec!["every=1d,keep=2".parse().expect("a rule")];
+        let ruled = VolumeSpec { snapshots: Some(rules), ..volume("r", "safe", MIB) };
+        c.execute(Command::CreateVolume(ruled)).await.expect_err("it is refused");
+        let made = c.model().volumes.get("r").map(|v| v.state);
+        if made == Some(VolumeState::Ready) && c.owes() {
+            return fake.state().calls.iter().any(|c| c == "set_snapshot_rules safe 1");
+        }
+    }
+    panic!("it is never owed to take it back");
+}
+
+#[tokio::test]
+async fn what_is_owed_has_no_snapshots_by_rules() {
+    assert!(!ruled_though_owed().await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn snapshots_by_rules_of_what_is_owed_are_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::RulesThoughOwed));
+    let ruled = ruled_though_owed().await;
+    plant(None);
+    assert!(ruled);
 }
