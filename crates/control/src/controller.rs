@@ -314,7 +314,9 @@ impl Controller {
         };
         let mut done = self.take_effect(&command, &old, &new).await;
         self.see_late(&command, &old, &new).await;
-        self.put_rules().await;
+        if has(Bug::RulesThoughOwed) {
+            self.put_rules().await;
+        }
         self.put_records().await;
         if done.is_ok()
             && let Err(e) = self.check_carried(&command, &new)
@@ -323,6 +325,8 @@ impl Controller {
             self.put_records().await;
             done = Err(e);
         }
+        // When it stands: a snapshot keeps what is to go.
+        self.put_rules().await;
         match done {
             Ok(now) => {
                 for c in &changes {

@@ -219,8 +219,8 @@ impl Controller {
     /// Notes that a pool is about to be closed: one that is not closed in order is closed all the same, and is opened again if the
     /// change is taken back.
     pub(super) fn closing(&self, pool: &str) {
-        if !has(Bug::ClosedStaysUp) {
-            self.up().pools.remove(pool);
+        if !has(Bug::ClosedStaysUp) && self.up().pools.remove(pool) {
+            self.is_unclosed(pool);
         }
     }
 
@@ -441,7 +441,13 @@ impl Controller {
     /// Takes back what is owed. The caller holds `changes`.
     pub(super) async fn settle(&self) -> Result<()> {
         match self.settle_store().await? {
-            Some((command, present, back)) => self.settle_plane(&command, present, back).await,
+            Some((command, present, back)) => {
+                if made(&command).is_some() {
+                    // It has none any more.
+                    self.put_rules().await;
+                }
+                self.settle_plane(&command, present, back).await
+            }
             None => Ok(()),
         }
     }

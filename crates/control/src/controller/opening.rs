@@ -85,6 +85,8 @@ impl Controller {
             o.task.abort();
             self.stopped.forget(&o.pool);
             lock(&self.opening.unknown).insert(name.to_owned());
+            // It may have been opened.
+            lock(&self.opening.unclosed).insert(name.to_owned());
         }
         Ok(turn)
     }
@@ -158,6 +160,11 @@ impl Controller {
             lock(&self.opening.unknown).insert(name.to_owned());
             lock(&self.opening.unclosed).insert(name.to_owned());
         }
+    }
+
+    /// One that was up is to be closed, which may fail.
+    pub(super) fn is_unclosed(&self, name: &str) {
+        lock(&self.opening.unclosed).insert(name.to_owned());
     }
 
     /// It counts as up, or is closed.

@@ -134,37 +134,50 @@ async fn a_snapshot_of_what_is_owed_is_caught() {
     assert_eq!(taken, Code::Unsupported);
 }
 
-/// Whether a volume that is to be taken back as soon as there is room has snapshots made by its rules until then.
-async fn ruled_though_owed() -> bool {
+/// A volume with rules is made, and refused: since it cannot be opened, or since its pool does not carry it. Whether snapshots are made of
+/// it by its rules until it is taken back. `owed`: that has to wait for room in the store.
+async fn ruled_though_refused(broken: &str, owed: bool) -> bool {
     for n in 0..60 {
         let (file, fake, c) = node().await;
         let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
         let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
         c.execute(Command::CreatePool(safe)).await.expect("a pool");
-        fake.break_call("open_volume r");
-        file.after(n);
+        fake.break_call(broken);
+        if owed {
+            file.after(n);
+        }
         let rules = vec!["every=1d,keep=2".parse().expect("a rule")];
         let ruled = VolumeSpec { snapshots: Some(rules), ..volume("r", "safe", MIB) };
         c.execute(Command::CreateVolume(ruled)).await.expect_err("it is refused");
         let made = c.model().volumes.get("r").map(|v| v.state);
-        if made == Some(VolumeState::Ready) && c.owes() {
+        if !owed || made == Some(VolumeState::Ready) && c.owes() {
             return fake.state().calls.iter().any(|c| c == "set_snapshot_rules safe 1");
         }
     }
     panic!("it is never owed to take it back");
 }
 
+const REFUSED: [(&str, bool); 4] = [
+    ("open_volume r", true),
+    ("open_volume r", false),
+    ("keep_record safe", true),
+    ("keep_record safe", false),
+];
+
 #[tokio::test]
-async fn what_is_owed_has_no_snapshots_by_rules() {
-    assert!(!ruled_though_owed().await);
+async fn what_is_refused_has_no_snapshots_by_rules() {
+    for (broken, owed) in REFUSED {
+        assert!(!ruled_though_refused(broken, owed).await, "{broken}, {owed}");
+    }
 }
 
 #[cfg(feature = "planted")]
 #[tokio::test]
-async fn snapshots_by_rules_of_what_is_owed_are_caught() {
+async fn snapshots_by_rules_of_what_is_refused_are_caught() {
     use weir_control::planted::{Bug, plant};
     plant(Some(Bug::RulesThoughOwed));
-    let ruled = ruled_though_owed().await;
+    for (broken, owed) in [REFUSED[0], REFUSED[2], REFUSED[3]] {
+        assert!(ruled_though_refused(broken, owed).await, "{broken}, {owed}");
+    }
     plant(None);
-    assert!(ruled);
 }
