@@ -49,7 +49,7 @@ weir_base::planted_bugs! {
     OriginDeleted,
     /// A snapshot is taken or deleted though the next start may find a change that was refused.
     ActsInDoubt,
-    /// A volume that is to be taken back has snapshots made by its rules.
+    /// Rules count that are to be taken back.
     RulesThoughOwed,
     /// What was refused stands in the way of a new pool of its name.
     RefusedIsPassed,

@@ -14,7 +14,7 @@ pub(super) fn gone_for_good(e: Error, pool: &str) -> Error {
 }
 
 /// A volume of this configuration's own making that a command makes.
-pub(super) fn made(command: &Command) -> Option<&String> {
+fn made(command: &Command) -> Option<&String> {
     match command {
         Command::CreateVolume(VolumeSpec { name, .. })
         | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => Some(name),
@@ -441,13 +441,7 @@ impl Controller {
     /// Takes back what is owed. The caller holds `changes`.
     pub(super) async fn settle(&self) -> Result<()> {
         match self.settle_store().await? {
-            Some((command, present, back)) => {
-                if made(&command).is_some() {
-                    // It has none any more.
-                    self.put_rules().await;
-                }
-                self.settle_plane(&command, present, back).await
-            }
+            Some((command, present, back)) => self.settle_plane(&command, present, back).await,
             None => Ok(()),
         }
     }

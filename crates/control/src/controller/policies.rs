@@ -22,10 +22,9 @@ pub(super) fn fault(pool: &str, o: &SnapshotOverdue) -> Fault {
     }
 }
 
-/// Without the volume `goes`, which is to be taken back: a snapshot would keep it.
-fn rules_of(model: &Model, pool: &str, goes: Option<&str>) -> PoolRules {
+fn rules_of(model: &Model, pool: &str) -> PoolRules {
     let has = |v: &&Volume| v.state == VolumeState::Ready && !v.snapshots.is_empty();
-    let all = model.volumes_of_pool(pool).filter(has).filter(|v| Some(v.name.as_str()) != goes);
+    let all = model.volumes_of_pool(pool).filter(has);
     all.map(|v| (v.name.clone(), v.dataset(), v.snapshots.clone())).collect()
 }
 
@@ -34,8 +33,9 @@ impl Controller {
     /// holds `changes`, or is alone.
     pub(super) async fn put_rules(&self) {
         let model = self.model();
-        let goes = self.owed().as_ref().and_then(|(command, _)| effect::made(command).cloned());
-        let goes = goes.filter(|_| !has(Bug::RulesThoughOwed));
+        // Of what is to be taken back no rule counts: it would make a snapshot of what goes, or delete one that another rule keeps.
+        let before = self.owed().as_ref().map(|(_, old)| old.clone());
+        let ruled = before.filter(|_| !has(Bug::RulesThoughOwed)).unwrap_or_else(|| model.clone());
         let is_up = |p: &&Pool| p.protection.is_some() && self.up().pools.contains(&p.name);
         let pools: Vec<&Pool> = model.pools.values().filter(is_up).collect();
         self.up().rules.retain(|name, _| pools.iter().any(|p| p.name == *name));
@@ -43,7 +43,7 @@ impl Controller {
             if self.closed(&pool.name).is_some() {
                 continue;
             }
-            let rules = rules_of(&model, &pool.name, goes.as_deref());
+            let rules = rules_of(&ruled, &pool.name);
             if self.up().rules.get(&pool.name).map_or(rules.is_empty(), |r| *r == rules) {
                 continue;
             }

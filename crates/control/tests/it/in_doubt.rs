@@ -1,11 +1,13 @@
 //! What was refused and is durable all the same, while the store takes no changes: nobody knows before the next start.
 
+use crate::fake::Fake;
 use crate::owed::node;
 use crate::support::*;
 use weir_control::Code;
 use weir_control::live::SnapshotLive;
 use weir_control::model::{
-    CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumeSpec, VolumeState,
+    CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumePatch, VolumeSpec,
+    VolumeState,
 };
 use weir_control::store::MetaStore;
 
@@ -155,6 +157,53 @@ async fn ruled_though_refused(broken: &str, owed: bool) -> bool {
         }
     }
     panic!("it is never owed to take it back");
+}
+
+/// A volume is made larger and has other rules, which is refused, and cannot be taken back before there is room. Whether they count until
+/// then: snapshots may go by them that the former rules keep.
+async fn ruled_anew_though_refused() -> bool {
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
+        c.execute(Command::CreatePool(safe)).await.expect("a pool");
+        let rules = |text: &str| Some(vec![text.parse().expect("a rule")]);
+        let ruled = VolumeSpec { snapshots: rules("every=1h,keep=24"), ..volume("r", "safe", MIB) };
+        c.execute(Command::CreateVolume(ruled)).await.expect("a volume");
+        fake.break_call("update_volume r");
+        file.after(n);
+        let told = |fake: &Fake| {
+            let is_it = |c: &&String| c.starts_with("set_snapshot_rules safe");
+            fake.state().calls.iter().filter(is_it).count()
+        };
+        let before = told(&fake);
+        let patch = VolumePatch {
+            size: Some(2 * MIB),
+            snapshots: rules("every=1h,keep=1"),
+            ..VolumePatch::default()
+        };
+        let patch = Command::PatchVolume { name: "r".into(), patch };
+        c.execute(patch).await.expect_err("it is refused");
+        if c.model().volumes["r"].size == 2 * MIB && c.owes() {
+            return told(&fake) != before;
+        }
+    }
+    panic!("it is never owed to take it back");
+}
+
+#[tokio::test]
+async fn rules_of_what_was_refused_do_not_count() {
+    assert!(!ruled_anew_though_refused().await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn rules_of_what_was_refused_that_count_are_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::RulesThoughOwed));
+    let counts = ruled_anew_though_refused().await;
+    plant(None);
+    assert!(counts);
 }
 
 const REFUSED: [(&str, bool); 4] = [
