@@ -252,17 +252,22 @@ impl Controller {
         Ok(one)
     }
 
-    /// Refuses what only the devices will know of, while the next start may find another configuration than this one: what was
-    /// refused, and is durable all the same, may not go with it. The caller holds `changes`.
-    async fn check_sure(&self) -> Result<()> {
+    /// The turn of what only the devices will know of. It waits for what was refused, and may be durable all the same: the next
+    /// start must not find that beside it.
+    ///
+    /// # Errors
+    /// That cannot be taken back yet.
+    async fn sure_turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let one = self.turn().await?;
         if has(Bug::ActsInDoubt) || has(Bug::TurnThoughOwed) {
-            return Ok(());
+            return Ok(one);
         }
         let store = self.store.clone();
-        match blocking(move || Ok(store.try_again())).await? {
-            Some(e) => Err(e),
-            None => self.settle().await,
+        if let Some(e) = blocking(move || Ok(store.try_again())).await? {
+            return Err(e);
         }
+        self.settle().await?;
+        Ok(one)
     }
 
     fn check_up(&self) -> Result<()> {

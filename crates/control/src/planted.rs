@@ -49,6 +49,8 @@ weir_base::planted_bugs! {
     OriginDeleted,
     /// A snapshot is taken or deleted though the next start may find a change that was refused.
     ActsInDoubt,
+    /// A stop leaves a pool open whose last opening failed, though one before did not.
+    OpenForgotten,
     /// Rules count that are to be taken back.
     RulesThoughOwed,
     /// What was refused stands in the way of a new pool of its name.

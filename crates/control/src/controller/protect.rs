@@ -139,8 +139,7 @@ impl Controller {
     ) -> Result<Vec<SnapshotLive>> {
         let me = self.clone();
         finish(spawn(async move {
-            let _one = me.turn().await?;
-            me.check_sure().await?;
+            let _one = me.sure_turn().await?;
             me.take_snapshots_locked(&wanted).await
         }))
         .await
@@ -225,8 +224,7 @@ impl Controller {
     pub async fn delete_snapshot(self: &Arc<Self>, volume: String, name: String) -> Result<()> {
         let me = self.clone();
         finish(spawn(async move {
-            let _one = me.turn().await?;
-            me.check_sure().await?;
+            let _one = me.sure_turn().await?;
             let model = me.model();
             let s = me.snapshot(&volume, &name).await?;
             // What failed half way, and is made at the next start or taken back, is not on the devices yet.
@@ -253,8 +251,7 @@ impl Controller {
     pub async fn revert(self: &Arc<Self>, volume: String, name: String) -> Result<Volume> {
         let me = self.clone();
         finish(spawn(async move {
-            let _one = me.turn().await?;
-            me.check_sure().await?;
+            let _one = me.sure_turn().await?;
             let model = me.model();
             let v = model.volume(&volume)?;
             model.check_still(&volume)?;

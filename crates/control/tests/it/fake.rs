@@ -550,7 +550,9 @@ impl DataPlane for Fake {
 
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {
         let mut late = None;
-        let done = self.call("set_mappings".into()).map(|mut s| {
+        let called = self.call("set_mappings".into()).map(drop);
+        let done = called.map(|()| {
+            let mut s = self.state();
             if std::mem::take(&mut s.logs_in) {
                 s.empty = false;
             }
@@ -564,8 +566,9 @@ impl DataPlane for Fake {
                     late = Some(long);
                 }
             }
-            s.access = access.clone();
         });
+        // They are in effect in any case.
+        self.state().access = access.clone();
         Box::pin(async move {
             if let Some(long) = late {
                 tokio::time::sleep(long).await;

@@ -241,9 +241,50 @@ async fn volumes_of_a_pool_that_a_command_has_opened_are_opened() {
     patched_meanwhile().await;
 }
 
+/// What the opening of a pool has found is thrown away by a command that is refused, and the next opening fails. Whether an orderly
+/// stop closes it.
+async fn closed_though_forgotten() -> bool {
+    let dir = Scratch::new();
+    let c = Controller::start(dir.path(), Arc::new(Fake::default())).await.expect("a controller");
+    c.execute(Command::CreatePool(ram_pool("a", GIB))).await.expect("a pool");
+    c.shutdown().await.expect("its end");
+    drop(c);
+    weir_control::controller::sample_every(Duration::from_secs(1));
+    let fake = Arc::new(Fake::default());
+    fake.state().slow_pools.insert("a".into(), Duration::from_millis(1700));
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    fake.state().taken.insert("/nowhere/x".into());
+    let spec = pool("x", &[(DeviceKind::File, Some("/nowhere/x"), Some(GIB))]);
+    let patch = PoolPatch { add: spec.devices, ..PoolPatch::default() };
+    let patch = Command::PatchPool { name: "a".into(), patch };
+    c.execute(patch).await.expect_err("the device is in use");
+    assert!(fake.state().pools.contains_key("a"), "it is open");
+    fake.state().slow_pools.clear();
+    fake.break_call("start_pool a");
+    let n = fake.state().calls.len();
+    let failed = || fake.state().calls[n..].iter().any(|c| c == "start_pool a");
+    assert!(within(30, failed).await, "it is opened again");
+    c.shutdown().await.expect("its end");
+    !fake.state().pools.contains_key("a")
+}
+
+#[tokio::test]
+async fn a_pool_that_is_open_is_closed_at_the_stop_whatever_its_last_opening_found() {
+    assert!(closed_though_forgotten().await);
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
+
+    #[tokio::test]
+    async fn a_pool_that_is_left_open_is_seen() {
+        plant(Some(Bug::OpenForgotten));
+        let closed = closed_though_forgotten().await;
+        plant(None);
+        assert!(!closed);
+    }
+
     use weir_control::planted::{Bug, plant};
 
     #[tokio::test]

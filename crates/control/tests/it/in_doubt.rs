@@ -1,14 +1,10 @@
 //! What was refused and is durable all the same, while the store takes no changes: nobody knows before the next start.
 
 use crate::fake::Fake;
-use crate::owed::node;
+use crate::owed::{clone_of_it, with_safe, with_snapshot};
 use crate::support::*;
 use weir_control::Code;
-use weir_control::live::SnapshotLive;
-use weir_control::model::{
-    CloneSpec, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumePatch, VolumeSpec,
-    VolumeState,
-};
+use weir_control::model::{Command, MigrationSpec, Model, VolumePatch, VolumeSpec, VolumeState};
 use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
@@ -19,25 +15,11 @@ async fn snapshots_in_doubt(clones: bool) -> Vec<Code> {
     let spec = MigrationSpec { pool: Some("mem".into()), ..MigrationSpec::default() };
     let (moves, mut all) = (Command::StartMigration { name: "moves".into(), spec }, Vec::new());
     for n in 0..60 {
-        let (file, fake, c) = node().await;
-        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
-        c.execute(Command::CreatePool(safe)).await.expect("a pool");
-        for name in ["of", "moves"] {
-            c.execute(Command::CreateVolume(volume(name, "safe", MIB))).await.expect("a volume");
-        }
-        {
-            let mut state = fake.state();
-            state.tells_snapshots = true;
-            let dataset = format!("{}@s", c.model().volumes["of"].dataset());
-            state.snapshots = vec![SnapshotLive { dataset, size: MIB, ..Default::default() }];
-        }
+        let (file, _fake, c) = with_snapshot().await;
+        c.execute(Command::CreateVolume(volume("moves", "safe", MIB))).await.expect("a volume");
         file.after(n);
         let done = match clones {
-            true => {
-                let (volume, snapshot, name) = ("of".into(), "s".into(), "clone".into());
-                c.clone_volume(CloneSpec { volume, snapshot, name, read_only: false }).await
-            }
+            true => c.clone_volume(clone_of_it()).await,
             false => c.execute(moves.clone()).await,
         };
         let is_in = |m: &Model| match clones {
@@ -87,22 +69,10 @@ async fn snapshots_beside_what_is_in_doubt_are_caught() {
 /// of it, or deletes that one, meanwhile.
 async fn snapshots_of_what_is_owed() -> [Code; 2] {
     for n in 0..60 {
-        let (file, fake, c) = node().await;
-        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
-        c.execute(Command::CreatePool(safe)).await.expect("a pool");
-        c.execute(Command::CreateVolume(volume("of", "safe", MIB))).await.expect("a volume");
-        {
-            let mut state = fake.state();
-            state.tells_snapshots = true;
-            let dataset = format!("{}@s", c.model().volumes["of"].dataset());
-            state.snapshots = vec![SnapshotLive { dataset, size: MIB, ..Default::default() }];
-        }
+        let (file, fake, c) = with_snapshot().await;
         fake.break_call("open_volume clone");
         file.after(n);
-        let (volume, snapshot, name) = ("of".into(), "s".into(), "clone".into());
-        let spec = CloneSpec { volume, snapshot, name, read_only: false };
-        c.clone_volume(spec).await.expect_err("it is refused");
+        c.clone_volume(clone_of_it()).await.expect_err("it is refused");
         let made = c.model().volumes.get("clone").map(|v| v.state);
         if made != Some(VolumeState::Ready) || !c.owes() {
             continue;
@@ -140,10 +110,7 @@ async fn a_snapshot_of_what_is_owed_is_caught() {
 /// it by its rules until it is taken back. `owed`: that has to wait for room in the store.
 async fn ruled_though_refused(broken: &str, owed: bool) -> bool {
     for n in 0..60 {
-        let (file, fake, c) = node().await;
-        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
-        c.execute(Command::CreatePool(safe)).await.expect("a pool");
+        let (file, fake, c) = with_safe().await;
         fake.break_call(broken);
         if owed {
             file.after(n);
@@ -163,10 +130,7 @@ async fn ruled_though_refused(broken: &str, owed: bool) -> bool {
 /// then: snapshots may go by them that the former rules keep.
 async fn ruled_anew_though_refused() -> bool {
     for n in 0..60 {
-        let (file, fake, c) = node().await;
-        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
-        c.execute(Command::CreatePool(safe)).await.expect("a pool");
+        let (file, fake, c) = with_safe().await;
         let rules = |text: &str| Some(vec![text.parse().expect("a rule")]);
         let ruled = VolumeSpec { snapshots: rules("every=1h,keep=24"), ..volume("r", "safe", MIB) };
         c.execute(Command::CreateVolume(ruled)).await.expect("a volume");

@@ -35,6 +35,33 @@ pub(crate) async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
     (file, fake, c)
 }
 
+/// The same, with a protected pool `safe`.
+pub(crate) async fn with_safe() -> (Full, Arc<Fake>, Arc<Controller>) {
+    let (file, fake, c) = node().await;
+    let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+    let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
+    c.execute(Command::CreatePool(safe)).await.expect("a pool");
+    (file, fake, c)
+}
+
+/// The same, with a volume `of` there that has a snapshot `s`.
+pub(crate) async fn with_snapshot() -> (Full, Arc<Fake>, Arc<Controller>) {
+    let (file, fake, c) = with_safe().await;
+    c.execute(Command::CreateVolume(volume("of", "safe", MIB))).await.expect("a volume");
+    let dataset = format!("{}@s", c.model().volumes["of"].dataset());
+    let snapshot = SnapshotLive { dataset, size: MIB, ..SnapshotLive::default() };
+    let mut state = fake.state();
+    (state.tells_snapshots, state.snapshots) = (true, vec![snapshot]);
+    drop(state);
+    (file, fake, c)
+}
+
+/// A volume `clone` made of it.
+pub(crate) fn clone_of_it() -> CloneSpec {
+    let (volume, snapshot, name) = ("of".into(), "s".into(), "clone".into());
+    CloneSpec { volume, snapshot, name, read_only: false }
+}
+
 fn shrink() -> Command {
     let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
     Command::PatchVolume { name: "v".into(), patch }
@@ -421,22 +448,10 @@ async fn what_is_put_back_while_it_moves_is_caught() {
 /// A volume is made of a snapshot, which fails and cannot be taken back. What is said to whoever deletes the snapshot then.
 async fn deleted_below_what_is_owed() -> Code {
     for n in 0..60 {
-        let (file, fake, c) = node().await;
-        let two = ["/nowhere/s0", "/nowhere/s1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-        let safe = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
-        c.execute(Command::CreatePool(safe)).await.expect("a pool");
-        c.execute(Command::CreateVolume(volume("of", "safe", MIB))).await.expect("a volume");
-        {
-            let mut state = fake.state();
-            state.tells_snapshots = true;
-            let dataset = format!("{}@s", c.model().volumes["of"].dataset());
-            state.snapshots = vec![SnapshotLive { dataset, size: MIB, ..Default::default() }];
-        }
+        let (file, fake, c) = with_snapshot().await;
         fake.break_call("create_volume clone");
         file.after(n);
-        let (volume, snapshot, name) = ("of".into(), "s".into(), "clone".into());
-        let spec = CloneSpec { volume, snapshot, name, read_only: false };
-        c.clone_volume(spec).await.expect_err("it is refused");
+        c.clone_volume(clone_of_it()).await.expect_err("it is refused");
         if c.model().volumes.contains_key("clone") {
             // It is taken back as soon as there is room, and stays there until it can be deleted.
             fake.break_call("delete_volume_data clone");

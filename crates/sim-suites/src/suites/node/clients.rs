@@ -107,13 +107,17 @@ pub(super) enum Step {
     Clone(CloneSpec),
 }
 
+/// A volume is to move.
+pub(super) fn moves(name: String, rng: &mut Prng) -> Step {
+    let pool = Some(format!("p{}", rng.below(2)));
+    Step::Move(name, MigrationSpec { pool, ..MigrationSpec::default() })
+}
+
 /// The next step of client `k`, and what is there when it has been done.
 pub(super) fn next(k: usize, was: &Want, rng: &mut Prng) -> Option<(Step, Want)> {
     if rng.chance(1, 8) {
         let name = one(rng, was.volumes.keys())?.clone();
-        let pool = Some(format!("p{}", rng.below(2)));
-        let spec = MigrationSpec { pool, ..MigrationSpec::default() };
-        let step = if rng.chance(1, 3) { Step::Stay(name) } else { Step::Move(name, spec) };
+        let step = if rng.chance(1, 3) { Step::Stay(name) } else { moves(name, rng) };
         return Some((step, was.clone()));
     }
     if rng.chance(1, 4) {

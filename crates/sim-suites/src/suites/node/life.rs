@@ -266,7 +266,12 @@ async fn one_command(
     rng: &mut Prng,
 ) {
     let was = scene.clients.borrow()[k].want.clone();
-    let Some((step, mut is)) = clients::next(k, &was, rng) else { return };
+    let unsettled = scene.clients.borrow_mut()[k].unsettled.take().filter(|_| rng.chance(1, 2));
+    let next = match unsettled {
+        Some(name) => Some((clients::moves(name, rng), was.clone())),
+        None => clients::next(k, &was, rng),
+    };
+    let Some((step, mut is)) = next else { return };
     let (command, clone) = match step {
         Step::Do(command) => (command, None),
         Step::Clone(spec) => {
@@ -314,6 +319,10 @@ async fn one_command(
     let mut all = scene.clients.borrow_mut();
     let client = &mut all[k];
     client.busy = false;
+    client.unsettled = match &touched {
+        Some((_, name, Some(_))) if done.is_err() => Some(name.clone()),
+        _ => None,
+    };
     // It may have been made smaller, or larger, in another place since.
     let is = is.as_found(&Want::of(&c.model(), k), &BTreeMap::new(), &client.moving);
     // A deletion that has been answered with an error may have begun: then it goes on by itself.

@@ -64,6 +64,8 @@ struct Client {
     moving: BTreeMap<String, BTreeSet<String>>,
     /// A pool of its own that is to be deleted, which failed: its devices may not be a pool's any more.
     half_deleted: Option<String>,
+    /// A volume of which hosts may see another size than it is to have: it is to be moved next.
+    unsettled: Option<String>,
 }
 
 #[derive(Debug, Default)]
