@@ -51,6 +51,8 @@ weir_base::planted_bugs! {
     ActsInDoubt,
     /// A stop leaves a pool open whose last opening failed, though one before did not.
     OpenForgotten,
+    /// A pool of which it is not known what rules it follows is taken for one that follows none.
+    UnknownIsNone,
     /// Rules count that are to be taken back.
     RulesThoughOwed,
     /// What was refused stands in the way of a new pool of its name.

@@ -44,7 +44,9 @@ impl Controller {
                 continue;
             }
             let rules = rules_of(&ruled, &pool.name);
-            if self.up().rules.get(&pool.name).map_or(rules.is_empty(), |r| *r == rules) {
+            // Of one that nothing is known of, it may have some.
+            let known = self.up().rules.get(&pool.name).map(|known| *known == rules);
+            if known.unwrap_or(rules.is_empty() && has(Bug::UnknownIsNone)) {
                 continue;
             }
             match self.plane.set_snapshot_rules(pool, &rules).await {

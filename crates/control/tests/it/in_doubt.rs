@@ -4,7 +4,9 @@ use crate::fake::Fake;
 use crate::owed::{clone_of_it, with_safe, with_snapshot};
 use crate::support::*;
 use weir_control::Code;
-use weir_control::model::{Command, MigrationSpec, Model, VolumePatch, VolumeSpec, VolumeState};
+use weir_control::model::{
+    Command, MigrationSpec, Model, SnapshotPolicySpec, VolumePatch, VolumeSpec, VolumeState,
+};
 use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
@@ -193,4 +195,46 @@ async fn snapshots_by_rules_of_what_is_refused_are_caught() {
         assert!(ruled_though_refused(broken, owed).await, "{broken}, {owed}");
     }
     plant(None);
+}
+
+/// A pool is let go of, which is refused before it is closed, and cannot be taken back before there is room. Then the rules of its volume
+/// are cleared. Whether the pool is told that.
+async fn cleared_after_a_release() -> bool {
+    for n in 0..60 {
+        let (file, fake, c) = with_safe().await;
+        fake.state().tells_snapshots = true;
+        let rules = vec!["every=1h,keep=2".parse().expect("a rule")];
+        let ruled = VolumeSpec { snapshots: Some(rules), ..volume("r", "safe", MIB) };
+        c.execute(Command::CreateVolume(ruled)).await.expect("a volume");
+        fake.break_call("close_volume r");
+        file.after(n);
+        c.release_pool("safe".into()).await.expect_err("it is refused");
+        if c.model().pools.contains_key("safe") || !c.owes() {
+            continue;
+        }
+        fake.mend();
+        file.has_room_again();
+        let told = fake.state().calls.len();
+        let clear = SnapshotPolicySpec { volumes: vec!["r".into()], rules: Vec::new() };
+        c.set_policy(clear).await.expect("they are cleared");
+        let calls = fake.state().calls[told..].to_vec();
+        return calls.iter().rfind(|c| c.starts_with("set_snapshot_rules safe"))
+            == Some(&"set_snapshot_rules safe 0".to_string());
+    }
+    panic!("it is never owed to take it back");
+}
+
+#[tokio::test]
+async fn a_pool_is_told_that_its_rules_are_cleared() {
+    assert!(cleared_after_a_release().await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn rules_that_stay_though_they_are_cleared_are_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::UnknownIsNone));
+    let told = cleared_after_a_release().await;
+    plant(None);
+    assert!(!told);
 }
