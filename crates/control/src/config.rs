@@ -3,7 +3,8 @@
 use crate::declare::Desired;
 use crate::error::{Code, Error, Result};
 use crate::model::{
-    HostSecret, HostSpec, KeySource, MapSpec, PoolSpec, Protocol, TargetSpec, VolumeSpec,
+    HostSecret, HostSpec, InitiatorPort, KeySource, MapSpec, PoolSpec, Protocol, TargetSpec,
+    VolumeSpec,
 };
 use crate::units;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,14 @@ pub struct Config {
     pub poll: Poll,
     /// The REST interface.
     pub api: Api,
+    /// As whom the node logs in at other nodes whose volumes its pools use. Left out: a number made of this machine and the data
+    /// directory; `weir status` shows it.
+    pub initiator_port: Option<InitiatorPort>,
+    /// File with the secret that the node proves there, where a host with one is asked for it.
+    pub initiator_secret_file: Option<PathBuf>,
+    /// What was read of that file.
+    #[serde(skip)]
+    pub initiator_secret: Option<HostSecret>,
     /// Commands that give keys of encrypted volumes: a program and its first arguments each. No others are run, whoever
     /// asks; those of volumes in this file need not be listed.
     pub key_commands: Vec<String>,
@@ -97,6 +106,9 @@ impl Default for Config {
             buffer_memory: 256 << 20,
             poll: Poll::default(),
             api: Api::default(),
+            initiator_port: None,
+            initiator_secret_file: None,
+            initiator_secret: None,
             key_commands: Vec::new(),
             targets: Vec::new(),
             pools: Vec::new(),
@@ -121,6 +133,9 @@ impl Config {
         let mut config = Config::parse(&text)
             .map_err(|e| Error { message: format!("{} in {}", e.message, path.display()), ..e })?;
         let dir = path.parent().unwrap_or(Path::new("."));
+        if let Some(file) = config.initiator_secret_file.take() {
+            config.initiator_secret = Some(HostSecret::read(&dir.join(file))?);
+        }
         for host in &mut config.hosts {
             if let Some(file) = host.secret_file.take() {
                 host.secret = Some(HostSecret::read(&dir.join(file))?);
@@ -172,6 +187,7 @@ impl Config {
             .map_err(|e| wrong("`data_dir` is not a path").because(e))?;
         for device in self.pools.iter_mut().flat_map(|p| &mut p.devices) {
             if let Some(path) = &device.path
+                && !device.kind.is_remote()
                 && Path::new(path).is_relative()
             {
                 device.path = Some(self.data_dir.join(path).display().to_string());

@@ -493,6 +493,9 @@ pub struct LiveStatus {
     pub pools: Vec<PoolLive>,
     /// Devices of pools that have become shorter under them.
     pub short: Vec<ShortDevice>,
+    /// The initiator port as which the node logs in at others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initiator: Option<String>,
 }
 
 impl LiveStatus {

@@ -144,6 +144,11 @@ impl Queue {
         self.local.channel().is_ok_and(|c| c.path() == Path::Up)
     }
 
+    /// True once another session has taken the place of this one: it logs in no more.
+    pub fn is_replaced(&self) -> bool {
+        self.local.channels().iter().any(|c| c.path() == Path::Replaced)
+    }
+
     /// Waits for a change of the path, if it is down.
     pub async fn up_or_changed(&self) {
         if let Ok(c) = self.local.channel()

@@ -11,6 +11,7 @@ use weir_layers::planted as layers;
 use weir_mem::planted as mem;
 use weir_proto_scsi::planted as scsi;
 use weir_proto_srp::planted as wire;
+use weir_remote::planted as remote;
 use weir_store::planted as store;
 use weir_target_brp::planted as brp;
 use weir_target_core::planted as core;
@@ -56,6 +57,7 @@ crates_of_bugs! {
     Bio: bio, "";
     Sio: sio, "Srp";
     Wire: wire, "Wire";
+    Remote: remote, "";
 }
 
 /// Bugs of the control plane that `node` is to catch.
@@ -104,6 +106,11 @@ impl Bug {
                 Bug::Brp(brp::Bug::DrainSkipped),
                 Bug::Bio(bio::Bug::ResentAsNew),
             ],
+            "remote" => {
+                let mut all = but(remote::Bug::ALL, &[], Bug::Remote);
+                all.push(Bug::Bio(bio::Bug::LostCacheNotTold));
+                all
+            }
             "doors" => [
                 but(scsi::Bug::ALL, &[], Bug::Scsi),
                 but(core::Bug::ALL, core::Bug::TESTS, Bug::Core),

@@ -5,6 +5,7 @@
 )]
 
 mod cli;
+mod machine;
 mod plane;
 mod run;
 mod seed;

@@ -58,6 +58,7 @@ const HOUSE: &[Place] = &[
     at("weir-initiator-brp", 4, 1),
     at("weir-initiator-iscsi", 4, 1),
     at("weir-initiator-nvmf", 4, 1),
+    at("weir-remote", 4, 2),
     at("weir-attach", 4, 2),
     at("weir-bench", 4, 2),
     // 5, cluster.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::live::{LiveStatus, PoolLive};
-use crate::model::{Change, DeviceKind, DeviceNames, DeviceSpec, Pool};
+use crate::model::{Change, DeviceKind, DeviceNames, DeviceSpec, Pool, RemoteAddress};
 
 fn uses(live: &PoolLive, path: &String) -> bool {
     live.devices.iter().any(|d| d.path.as_ref() == Some(path))
@@ -21,6 +21,7 @@ fn names_of(
     let spec = |path: &String| {
         let kind = match path.starts_with("/dev/") {
             true => DeviceKind::Block,
+            false if RemoteAddress::is_meant(path) => DeviceKind::Brp,
             false => DeviceKind::File,
         };
         DeviceSpec { kind, path: Some(path.clone()), size: None }

@@ -94,7 +94,8 @@ fn facts(object: &str, model: &Model) -> Option<Facts> {
 
 fn device(d: &Device) -> String {
     let path = d.path.as_ref().map_or(String::new(), |p| format!(" {p}"));
-    let told = !matches!(d.kind, DeviceKind::Dir | DeviceKind::Block) && d.size != UNKNOWN_SIZE;
+    let told = !matches!(d.kind, DeviceKind::Dir | DeviceKind::Block | DeviceKind::Brp)
+        && d.size != UNKNOWN_SIZE;
     let size = if told { format!(" {}", format_size(d.size)) } else { String::new() };
     format!("{}{path}{size}", d.kind.as_str())
 }

@@ -7,6 +7,7 @@
 mod apply;
 mod compression;
 mod deduplication;
+mod devices;
 mod form;
 mod hosts;
 mod ids;
@@ -21,6 +22,7 @@ mod overwrite;
 mod pools;
 mod protection;
 mod record;
+mod remote;
 mod secret;
 mod snapshots;
 mod volumes;
@@ -28,6 +30,7 @@ mod volumes;
 pub use apply::{Action, Change, Command, ObjectKind};
 pub use compression::{Compression, CompressionSpec, Compressor};
 pub use deduplication::{Deduplication, DeduplicationSpec};
+pub use devices::{Device, DeviceFound, DeviceKind, DeviceSpec};
 pub use form::{Cipher, Encryption, EncryptionSpec, Form, FormSpec, RekeySpec, SealedKey};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
 pub use import::{DatasetFound, ImportReport, ImportSpec, PoolFound, VolumeImported};
@@ -48,6 +51,7 @@ pub use protection::{
 };
 
 pub use record::{Carried, PoolRecord, RECORD_PARTS, RecordPart, Stamp};
+pub use remote::RemoteAddress;
 pub use secret::{HostAuth, HostSecret};
 pub use snapshots::{MAX_RULES, SnapshotPolicySpec, SnapshotRule, check_own_name};
 

@@ -97,6 +97,8 @@ impl Model {
             check_devices(raid, &spec.devices)?;
         } else if spec.memory.is_some() {
             return Err(no_maps(&spec.name));
+        } else {
+            check_plain(&spec.devices)?;
         }
         let devices = self.new_devices(&[], &spec.devices)?;
         let text = format!("pool `{}` created with {} device(s)", spec.name, devices.len());
@@ -246,6 +248,7 @@ impl Model {
             };
             grow_device(name, device, grow)?;
         }
+        check_plain(&patch.add)?;
         let added = self.new_devices(&devices, &patch.add)?;
         devices.extend(added);
         if devices == self.pool(name)?.devices && patch.memory.is_none_or(|m| Some(m) == was) {
@@ -370,6 +373,19 @@ impl Model {
     }
 }
 
+/// Refuses devices of other nodes in a plain pool, which would be gone with that node.
+fn check_plain(devices: &[DeviceSpec]) -> Result<()> {
+    match devices.iter().find(|d| d.kind.is_remote()) {
+        None => Ok(()),
+        Some(d) => {
+            let at = d.path.as_deref().unwrap_or("it");
+            Err(Error::new(Code::InvalidDevice, format!("`{at}` cannot be in a plain pool"))
+                .because("a volume of another node may come and go, and only protected pools cope with that")
+                .hint("protect the pool with --raid 1, --raid 10 or --raid 0"))
+        }
+    }
+}
+
 /// Largest device in bytes: 8 EiB - 1, what a file offset can name.
 const MAX_DEVICE: u64 = i64::MAX as u64;
 
@@ -387,6 +403,18 @@ fn check_device(spec: &DeviceSpec) -> Result<Device> {
     let word = kind.as_str();
     let wrong = |message: String| Error::new(Code::InvalidDevice, message);
     match &spec.path {
+        None if kind.is_remote() => {
+            return Err(wrong(format!("a `{word}` device needs an address"))
+                .hint("write e.g. `--device brp://192.0.2.7/half-a`"));
+        }
+        Some(at) if kind.is_remote() => {
+            let address: RemoteAddress = at.parse()?;
+            if address.to_string() != *at {
+                return Err(wrong(format!("`{at}` is not written as Weir does"))
+                    .because("one volume must not have two names")
+                    .hint(format!("write `{address}`")));
+            }
+        }
         None if kind.has_path() => {
             return Err(wrong(format!("a `{word}` device needs a path"))
                 .hint(format!("write e.g. `--device {word}:/srv/weir/disk0`")));
@@ -399,20 +427,20 @@ fn check_device(spec: &DeviceSpec) -> Result<Device> {
         None => {}
     }
     match spec.size {
-        Some(_) if matches!(kind, DeviceKind::Dir | DeviceKind::Block) => {
+        Some(_) if matches!(kind, DeviceKind::Dir | DeviceKind::Block | DeviceKind::Brp) => {
             return Err(wrong(format!("a `{word}` device cannot be given a size"))
-                .because("it has the size that the operating system reports")
+                .because("it has the size that it reports")
                 .hint("leave the size out"));
         }
         Some(size) => check_device_size(size)?,
-        None if !kind.has_path() => {
+        None if !kind.has_path() && !kind.is_remote() => {
             return Err(wrong(format!("a `{word}` device needs a size"))
                 .hint(format!("write e.g. `--device {word}:4G`")));
         }
         None => {}
     }
     let known = Device::known(kind, spec.path.clone(), spec.size.unwrap_or(0));
-    Ok(Device { new: kind.has_path(), ..known })
+    Ok(Device { new: kind.has_path() || kind.is_remote(), ..known })
 }
 
 /// An absolute path without `.` and `..`, so that the same device always has the same path.

@@ -204,12 +204,12 @@ pub(super) fn check_devices(raid: Raid, devices: &[DeviceSpec]) -> Result<()> {
 
 /// Checks that a device can be one of a protected pool.
 pub(super) fn check_kind(d: &DeviceSpec) -> Result<()> {
-    if matches!(d.kind, DeviceKind::File | DeviceKind::Block) {
+    if matches!(d.kind, DeviceKind::File | DeviceKind::Block | DeviceKind::Brp) {
         return Ok(());
     }
     let word = d.kind.as_str();
     Err(Error::new(Code::InvalidDevice, format!("a protected pool cannot have a `{word}` device"))
-        .hint("use files and block devices"))
+        .hint("use files, block devices and volumes of other nodes"))
 }
 
 /// What a device becomes in a protected pool.

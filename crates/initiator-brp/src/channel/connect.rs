@@ -300,6 +300,7 @@ impl Channel {
         let longer = |pause: Nanos| (pause + pause / 4 + 1).clamp(least, most.max(least));
         // At once after a connection that lasted; else ever later.
         let mut pause = if self.lasted.get() { 0 } else { longer(self.pause.get()) };
+        let mut told = String::new();
         loop {
             if pause > 0 {
                 // Hosts that lost the same target do not come back in step.
@@ -310,7 +311,15 @@ impl Channel {
             }
             match self.connect().await {
                 Ok(()) => break,
-                Err(e) => tracing::info!(channel = self.index, error = %e, "login failed"),
+                Err(e) => {
+                    let why = e.to_string();
+                    match why == told {
+                        true => tracing::debug!(channel = self.index, error = why, "login failed"),
+                        // Once for each reason: it may stay so for days.
+                        false => tracing::info!(channel = self.index, error = why, "login failed"),
+                    }
+                    told = why;
+                }
             }
             pause = longer(pause);
         }

@@ -9,6 +9,7 @@ mod hosts;
 mod migrate;
 mod node;
 mod reactor;
+mod remote;
 mod scene;
 mod srp;
 mod store;
@@ -76,6 +77,12 @@ pub const SUITES: &[Suite] = &[
         about: "pools of redirect-on-write volumes through crashes, damage, lost devices, snapshots and want of space",
         planted: false,
         run: store::run,
+    },
+    Suite {
+        name: "remote",
+        about: "a mirror of a disk and a volume of another node, through deaths of both, cuts and partitions: nothing is lost, and it comes back",
+        planted: false,
+        run: remote::run,
     },
     Suite {
         name: "migrate",

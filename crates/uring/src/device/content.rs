@@ -112,14 +112,19 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0)
 }
 
+/// The places of samples, spread over so many bytes.
+pub(super) fn sampled(len: u64) -> impl Iterator<Item = u64> {
+    let step = (len / SAMPLES).max(Pages::PIECE);
+    (0..len).step_by(step as usize)
+}
+
 /// Whether there is a byte other than zero: at both ends, at places spread over the rest.
 fn has_data(pages: &mut Pages<'_>) -> io::Result<bool> {
     let len = pages.len;
     let mut places: Vec<u64> = (0..ENDS.min(len)).step_by(Pages::PIECE as usize).collect();
     places.extend((len.saturating_sub(ENDS)..len).step_by(Pages::PIECE as usize));
     places.extend(len.checked_sub(1));
-    let step = (len / SAMPLES).max(Pages::PIECE);
-    places.extend((0..len).step_by(step as usize));
+    places.extend(sampled(len));
     for at in places {
         let kept = pages.read.len();
         if !is_zero(pages.piece(at)?) {

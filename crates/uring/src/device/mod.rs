@@ -13,6 +13,7 @@ mod extent;
 mod lasting;
 mod loops;
 mod openers;
+mod sample;
 mod signature;
 mod soon;
 mod users;
@@ -26,6 +27,7 @@ pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, overlap, same_name, says_where};
 pub use loops::{ATTACHED, is_attached, loop_on};
 pub use openers::{Opener, openers};
+pub use sample::Sample;
 pub use soon::{NotAsked, There, soon, soon_at};
 pub use users::{
     all_of, is_claimed, locked_by, node_of, opened_by, other_paths, unclear_loops, used_by,

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weir_control::model::{DeviceGrow, DeviceKind, DeviceSpec};
+use weir_control::model::{DeviceGrow, DeviceKind, DeviceSpec, RemoteAddress};
 use weir_control::units::parse_size;
 
 /// Port of a target unless one is given.
@@ -53,11 +53,11 @@ pub(crate) fn target(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("`{text}` has no address"))
 }
 
-/// A device: `file:PATH[:SIZE]`, `dir:PATH`, `block:PATH`, `ram:SIZE`, `null:SIZE`, or just `/dev/…`.
+/// A device: `file:PATH[:SIZE]`, `dir:PATH`, `block:PATH`, `ram:SIZE`, `null:SIZE`, `brp://HOST[:PORT]/VOLUME`, or just `/dev/…`.
 pub(crate) fn device(text: &str) -> Result<DeviceSpec, String> {
     let wrong = |why: &str| {
         format!(
-            "`{text}` is not a device: {why}; write file:PATH:SIZE, dir:PATH, block:PATH, ram:SIZE or null:SIZE"
+            "`{text}` is not a device: {why}; write file:PATH:SIZE, dir:PATH, block:PATH, ram:SIZE, null:SIZE or brp://HOST/VOLUME"
         )
     };
     let (kind, rest) = match text.split_once(':') {
@@ -66,6 +66,7 @@ pub(crate) fn device(text: &str) -> Result<DeviceSpec, String> {
         Some(("block", rest)) => (DeviceKind::Block, rest),
         Some(("ram", rest)) => (DeviceKind::Ram, rest),
         Some(("null", rest)) => (DeviceKind::Null, rest),
+        Some(("brp", _)) => (DeviceKind::Brp, text),
         _ if text.starts_with("/dev/") => (DeviceKind::Block, text),
         _ => return Err(wrong(&format!("it does not say what it is, e.g. file:{text}"))),
     };
@@ -78,10 +79,15 @@ pub(crate) fn device(text: &str) -> Result<DeviceSpec, String> {
             Some((path, Ok(size))) if !path.is_empty() => (Some(path), Some(size)),
             _ => (Some(rest), None),
         },
-        DeviceKind::Dir | DeviceKind::Block => (Some(rest), None),
+        DeviceKind::Dir | DeviceKind::Block | DeviceKind::Brp => (Some(rest), None),
     };
     let path = match path {
         None => None,
+        Some(at) if kind.is_remote() => {
+            let address = at.parse::<RemoteAddress>();
+            let address = address.map_err(|e| format!("{e}; {}", e.hint))?;
+            Some(address.to_string())
+        }
         Some(p) => Some(absolute(p).map_err(|e| wrong(&e))?),
     };
     Ok(DeviceSpec { kind, path, size })

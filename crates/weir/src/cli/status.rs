@@ -57,6 +57,7 @@ fn text(s: &Status) -> String {
             format!("{}, process {}, up {}", s.version, s.pid, progress::seconds(s.uptime_seconds)),
         ),
         ("data directory", s.data_dir.clone()),
+        ("initiator port", s.live.initiator.clone().unwrap_or_else(|| "-".into())),
         (
             "configuration",
             format!(

@@ -3,6 +3,7 @@
 use super::devices::{Holds, Lending};
 use super::layers::Edits;
 use super::moves::{self, Movings};
+use super::remote::Remotes;
 use super::store::{self, OpenPools};
 use super::unanswered::Unanswered;
 use std::cell::{Cell, RefCell};
@@ -50,6 +51,8 @@ pub(crate) struct Local {
     pub(crate) graphs: RefCell<BTreeMap<String, Graph>>,
     /// What the process holds, which disks are made of.
     pub(crate) holds: Arc<Holds>,
+    /// What it has of other nodes.
+    pub(super) remotes: Arc<Remotes>,
     /// The disks of this reactor that were made of it.
     pub(crate) lending: Lending,
     unanswered: Unanswered,
@@ -182,6 +185,7 @@ pub(crate) struct Start {
     pub(crate) shared: Shared,
     pub(crate) unsummed: Arc<[String]>,
     pub(crate) holds: Arc<Holds>,
+    pub(super) remotes: Arc<Remotes>,
 }
 
 /// A running reactor thread.
@@ -279,6 +283,7 @@ fn run(
         units: Rc::new(Units::default()),
         graphs: RefCell::default(),
         holds: start.holds,
+        remotes: start.remotes,
         lending: Lending::default(),
         unanswered: Unanswered::default(),
         stores: RefCell::default(),

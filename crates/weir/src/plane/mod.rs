@@ -12,6 +12,7 @@ mod node;
 #[cfg(test)]
 mod other_pool;
 mod ports;
+mod remote;
 mod seam;
 mod sizes;
 mod status;
@@ -20,3 +21,4 @@ mod unanswered;
 mod watchdog;
 
 pub(crate) use node::{Node, NodeConfig};
+pub(crate) use remote::initiator_of;

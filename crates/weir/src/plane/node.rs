@@ -4,7 +4,8 @@ use super::devices::{Holds, Owner, Wait};
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
-use super::store::{ReservationState, Reservations};
+use super::remote::Remotes;
+use super::store::{ReservationState, Reservations, random};
 use super::watchdog::{Watchdog, Watched};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weir_block::{Graph, GraphError, Shared};
 use weir_control::dataplane::Hooks;
-use weir_control::model::{Layout, Pool, TargetPort, Volume};
+use weir_control::model::{HostSecret, InitiatorPort, Layout, Pool, TargetPort, Volume};
 use weir_control::{Code, Error, Result};
 use weir_mem::PoolConfig;
 use weir_proto_scsi::geometry::Geometry;
@@ -46,6 +47,10 @@ pub(crate) struct NodeConfig {
     pub(crate) buffer_memory: u64,
     /// Pools whose data gets no checksums, to measure what they cost.
     pub(crate) unsummed: Arc<[String]>,
+    /// As whom it logs in at other nodes.
+    pub(crate) initiator: InitiatorPort,
+    /// What it proves there.
+    pub(crate) secret: Option<HostSecret>,
 }
 
 pub(crate) struct RunningTarget {
@@ -71,6 +76,8 @@ pub(crate) struct Node {
     pub(crate) moves: Mutex<BTreeMap<String, weir_reactor::Handle>>,
     /// Devices of pools and files of volumes.
     pub(crate) holds: Arc<Holds>,
+    /// Volumes of other nodes.
+    pub(super) remotes: Arc<Remotes>,
     /// How large these are.
     pub(super) sizes: Arc<super::sizes::Sizes>,
     pub(crate) watchdog: Arc<Watchdog>,
@@ -100,12 +107,18 @@ fn failed(what: String, e: &GraphError) -> Error {
     Error::new(Code::IoError, what).because(e)
 }
 
+/// A number for this life of the process.
+fn life() -> Result<u32> {
+    random().map(|n| n as u32)
+}
+
 impl Node {
     /// Starts the reactors.
     pub(crate) fn start(config: &NodeConfig) -> Result<Arc<Node>> {
         let shared = Shared::new();
         let n = config.cores.len().max(1) as u64;
         let holds = Arc::<Holds>::default();
+        let remotes = Arc::new(Remotes::new(config.initiator, config.secret.clone(), life()?));
         let mut threads = Vec::new();
         for (i, core) in config.cores.iter().enumerate() {
             let start = Start {
@@ -115,6 +128,7 @@ impl Node {
                 shared: shared.clone(),
                 unsummed: config.unsummed.clone(),
                 holds: holds.clone(),
+                remotes: remotes.clone(),
             };
             threads.push(Thread::start(i, start)?);
         }
@@ -133,6 +147,7 @@ impl Node {
             stores: Arc::default(),
             moves: Mutex::default(),
             holds,
+            remotes,
             sizes: Arc::default(),
             watchdog,
             shut: AtomicBool::new(false),

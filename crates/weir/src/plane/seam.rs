@@ -74,6 +74,9 @@ impl DataPlane for Node {
         Box::pin(closed(async move {
             let _last = self.close_store(&pool.name).await?;
             self.take_back(|o| matches!(o, Owner::Pool(p) if *p == pool.name)).await?;
+            if made {
+                self.unmake_remote(pool).await;
+            }
             self.holds.unmake(pool, made).await;
             Ok(())
         }))

@@ -234,7 +234,8 @@ impl Node {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let elapsed = last.at.map_or(0.0, |t| now.duration_since(t).as_secs_f64());
-        let mut live = LiveStatus::default();
+        let initiator = Some(self.remotes.initiator().to_string());
+        let mut live = LiveStatus { initiator, ..LiveStatus::default() };
         for (key, s) in &snapshots {
             let Some(name) = key.strip_suffix(HOSTS).and_then(|k| k.strip_suffix('/')) else {
                 continue;

@@ -153,6 +153,8 @@ mod tests {
             poll: PollMode::Sleep,
             buffer_memory: 32 << 20,
             unsummed: [].into(),
+            initiator: weir_control::model::InitiatorPort([1; 16]),
+            secret: None,
         };
         let node = Node::start(&config).expect("two reactors");
         let (read, write) = std::io::pipe().expect("a pipe");

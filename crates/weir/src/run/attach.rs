@@ -6,10 +6,11 @@ mod detach;
 pub(crate) use self::detach::detach;
 
 use self::daemon::{Addresses, Guest};
-use super::remote::{fnv, initiator_port, login, machine};
+use super::remote::{initiator_port, login};
 use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol, RunDir};
 use crate::cli::log::{log_to_file, log_to_stderr};
 use crate::cli::output::{self, Table};
+use crate::machine::port_of;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -97,8 +98,8 @@ fn port(args: &AttachArgs) -> PortId {
         return initiator_port(&args.login);
     }
     // The upper half of the extension is for the number of the path.
-    let hash = fnv(name(args).bytes());
-    PortId::new(0x5741_0000_0000_0000 | (hash & 0xffff_ffff_ffff) ^ hash >> 48, machine())
+    let (ext, guid) = port_of(*b"WA", name(args).bytes());
+    PortId::new(ext, guid)
 }
 
 /// BRP sessions, one for each path. `life` tells targets that those with one port are of one process.

@@ -1,7 +1,7 @@
 //! `weir serve`.
 
 use crate::cli::args::ServeArgs;
-use crate::plane::{Node, NodeConfig};
+use crate::plane::{Node, NodeConfig, initiator_of};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -112,6 +112,8 @@ fn node_config(config: &Config, unsummed: &[String]) -> NodeConfig {
         poll,
         buffer_memory: config.buffer_memory,
         unsummed: unsummed.iter().cloned().collect(),
+        initiator: config.initiator_port.unwrap_or_else(|| initiator_of(&config.data_dir)),
+        secret: config.initiator_secret.clone(),
     }
 }
 

@@ -41,6 +41,7 @@ mod protected;
 mod quick;
 mod refused_release;
 mod releases;
+mod remote_devices;
 mod reservations;
 mod said;
 mod same_name;

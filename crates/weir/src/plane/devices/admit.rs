@@ -53,14 +53,19 @@ pub(crate) fn check_words(overwrite: &Overwrite) -> Result<()> {
 /// Refuses what has something in it that may not be lost.
 pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Result<()> {
     let contents = held.contents().map_err(|e| unusable(path, e))?;
+    check_found(&contents, &format!("`{}`", path.display()), overwrite)
+}
+
+/// The same of what was found.
+pub(crate) fn check_found(contents: &Contents, what: &str, overwrite: &Overwrite) -> Result<()> {
     let hint = match contents.kinds().iter().any(|k| k == "weir") {
         true => "name another device; `weir pool import` takes over a protected pool; ",
         false => "name another device; ",
     };
-    check_empty(&contents, &format!("`{}`", path.display()), overwrite, hint)
+    check_empty(contents, what, overwrite, hint)
 }
 
-/// The same of what was found.
+/// The same, with what else may be done.
 pub(super) fn check_empty(
     contents: &Contents,
     what: &str,

@@ -104,6 +104,11 @@ impl Holds {
         *lock(&self.images) = images;
     }
 
+    /// The pools that the configuration has.
+    pub(crate) fn known_pools(&self) -> Vec<KnownPool> {
+        lock(&self.known).clone()
+    }
+
     /// Refuses what is in a directory that a pool of this node has, whether that is up or not.
     pub(crate) fn check_outside(&self, path: &Path) -> Result<()> {
         let real = std::fs::canonicalize(path).or_else(|e| match path.parent() {

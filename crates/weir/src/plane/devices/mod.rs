@@ -20,7 +20,7 @@ mod taken;
 mod tests;
 mod yielded;
 
-pub(crate) use admit::{check_blank, check_words};
+pub(crate) use admit::{check_blank, check_found, check_words};
 pub(crate) use below::To;
 pub(crate) use label::whole;
 pub(crate) use lent::Lending;
@@ -59,7 +59,7 @@ pub(crate) enum Owner {
 
 impl Owner {
     /// The name of the pool that it is.
-    fn pool(&self) -> Option<&str> {
+    pub(in crate::plane) fn pool(&self) -> Option<&str> {
         match self {
             Owner::Pool(name) => Some(name),
             _ => None,

@@ -354,7 +354,7 @@ impl Holds {
         let owner = Owner::Pool(pool.name.clone());
         // Side by side: of those that hang each waits for its own end.
         let mut all = tokio::task::JoinSet::new();
-        for d in pool.devices.iter().filter(|d| d.path.is_some()) {
+        for d in pool.devices.iter().filter(|d| d.local_path().is_some()) {
             let (me, owner, device) = (self.clone(), owner.clone(), d.clone());
             let (name, id, is_protected) =
                 (pool.name.clone(), pool.identity(), pool.protection.is_some());

@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_control::dataplane::Inside;
-use weir_control::model::{Device, DeviceAction, DeviceSpec, DeviceUse, Overwrite};
+use weir_control::model::{Device, DeviceAction, DeviceSpec, DeviceUse, Overwrite, RemoteAddress};
 use weir_control::{Code, Error, Result};
+use weir_disk::Disk;
 use weir_reactor::{LocalFuture, get_local, sleep};
 use weir_store::format::superblock::MemberState;
 use weir_store::{DeviceInfo, StoreError};
@@ -51,6 +52,20 @@ impl OpenPool {
         }
         // From here on: one of this path may leave the pool while that waits.
         self.used.borrow_mut().put(&path, held);
+        let done = self.put_disk(disk, how).await;
+        if done.is_err() && !self.names(&path) {
+            self.used.borrow_mut().take_out(&path, held);
+        }
+        done.map_err(|e| wrong(&e))
+    }
+
+    /// The same of a disk.
+    pub(super) async fn put_disk(
+        &self,
+        disk: Rc<dyn Disk>,
+        how: DeviceUse,
+    ) -> std::result::Result<(), StoreError> {
+        let name = disk.name().to_owned();
         let done = match how {
             DeviceUse::Member => self.pool.add(disk).await,
             DeviceUse::Spare => self.pool.add_spare(disk).await,
@@ -58,12 +73,29 @@ impl OpenPool {
             DeviceUse::Back => self.pool.attach(disk).await,
         };
         // One that failed as it came in is a member all the same.
-        if done.is_ok() || self.names(&path) {
-            self.unused.borrow_mut().retain(|(p, _)| *p != path);
-        } else {
-            self.used.borrow_mut().take_out(&path, held);
+        if done.is_ok() || self.names(&name) {
+            self.unused.borrow_mut().retain(|(p, _)| *p != name);
         }
-        done.map(drop).map_err(|e| wrong(&e))
+        done.map(drop)
+    }
+
+    /// Has the pool take in a volume of another node.
+    async fn put_remote(&self, pool: &Pool, address: &RemoteAddress, how: DeviceUse) -> Result<()> {
+        let Some(local) = get_local::<Local>() else {
+            return Err(Error::new(Code::Internal, "the pool is on no reactor"));
+        };
+        let remote = local.reach(&pool.name, address).await?;
+        let disk: Rc<dyn Disk> = remote.clone();
+        let name = disk.name().to_owned();
+        if how != DeviceUse::Back && !self.names(&name) {
+            let id = pool.protection.as_ref().map(|p| p.id);
+            local.take_new(&disk, (&pool.name, id)).await?;
+        }
+        let done = self.put_disk(disk, how).await;
+        if done.is_ok() || self.names(&name) {
+            self.returns.add(&name, Some(&remote));
+        }
+        done.map_err(|e| wrong(&e))
     }
 
     /// A device of the pool has this path.
@@ -97,6 +129,13 @@ impl Node {
         overwrite: &Overwrite,
     ) -> Result<()> {
         let (owner, path) = (Owner::Pool(pool.name.clone()), spec.path.clone().unwrap_or_default());
+        if spec.kind.is_remote() {
+            let (address, of): (RemoteAddress, _) = (path.parse()?, pool.clone());
+            let put = move |p: Rc<OpenPool>| -> LocalFuture<'static, Result<()>> {
+                Box::pin(async move { p.put_remote(&of, &address, how).await })
+            };
+            return self.with_pool(&pool.name, put).await;
+        }
         let used = self.is_in_use(&pool.name, &path).await;
         let make = match (&pool.protection, how) {
             (_, DeviceUse::Back) => Make::Nothing,
@@ -151,13 +190,18 @@ impl Node {
         // One that is not open has none.
         let (in_service, given_up) = service.await.unwrap_or_default();
         let owner = Owner::Pool(pool.to_owned());
-        for path in devices.iter().filter_map(|d| d.path.as_ref().map(PathBuf::from)) {
+        for path in devices.iter().filter_map(|d| d.local_path().map(PathBuf::from)) {
             // It was given up, and has come back.
             if in_service.contains(&path) && self.holds.kept(&owner, &path).is_none() {
                 return Err(in_use(&path, "a device of this pool in service goes by that name"));
             }
         }
-        self.holds.admit(pool, devices, inside, &given_up).await
+        let (remote, here): (Vec<_>, Vec<_>) =
+            devices.iter().cloned().partition(|d| d.kind.is_remote());
+        for d in &remote {
+            self.admit_remote(pool, d, inside).await?;
+        }
+        self.holds.admit(pool, &here, inside, &given_up).await
     }
 
     /// Lets go of devices that were looked at for an open pool, and that it does not get after all.
@@ -167,7 +211,10 @@ impl Node {
         devices: &[DeviceSpec],
     ) -> Result<()> {
         let owner = Owner::Pool(pool.to_owned());
-        for path in devices.iter().filter_map(|d| d.path.clone()) {
+        for d in devices.iter().filter(|d| d.kind.is_remote()) {
+            self.remotes.forget(pool, d.path.as_deref().unwrap_or_default());
+        }
+        for path in devices.iter().filter_map(|d| d.local_path().map(str::to_owned)) {
             if !self.is_in_use(pool, &path).await {
                 self.holds.give_up(&owner, Path::new(&path)).await;
             }

@@ -224,7 +224,7 @@ impl<'a> Search<'a> {
 
     /// What is at these paths. One that does not answer keeps only itself waiting.
     async fn see_all(&self, paths: Vec<String>) -> Vec<(String, Seen)> {
-        let own: Rc<[Identity]> = self.here.iter().map(|h| h.found.identity).collect();
+        let own: Rc<[Identity]> = self.here.iter().filter_map(|h| h.found.identity).collect();
         let mut all = Vec::new();
         for some in paths.chunks(AT_ONCE) {
             let look = |path: &String| {
@@ -361,8 +361,9 @@ impl<'a> Search<'a> {
         let otherwise = match disk {
             Some(disk) if is_still(&disk, (self.id, l.device), &end).await => {
                 let standing = Standing { end: Some(end), name: Name::Recorded };
-                let (identity, held) = (held.identity(), Arc::downgrade(&held));
-                let found = Found { path: path.into(), disk, name, identity, held };
+                let (identity, held) = (Some(held.identity()), Arc::downgrade(&held));
+                let (path, remote) = (path.into(), std::rc::Weak::new());
+                let found = Found { path, disk, name, identity, held, remote };
                 return Elsewhere::Renamed(Box::new(Here { found, device: l.device, standing }));
             }
             Some(_) => Elsewhere::Silent,

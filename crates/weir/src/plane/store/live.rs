@@ -67,14 +67,16 @@ impl OpenPool {
             .map(standing)
             .collect();
         self.let_go();
+        let told = self.returns.told();
+        let all = self.unused.borrow();
         let unused: Vec<String> =
-            self.unused.borrow().iter().map(|(path, why)| format!("{path}: {why}")).collect();
+            all.iter().chain(&told).map(|(path, why)| format!("{path}: {why}")).collect();
         let (state_now, reason) = match s.suspended {
             Some(e) if ill.is_empty() => ("suspended", Some(e.to_string())),
             Some(_) => ("suspended", Some(ill.join("; "))),
-            None if !s.whole || !ill.is_empty() => {
+            None if !s.whole || !ill.is_empty() || !told.is_empty() => {
                 let mut why = ill;
-                if why.is_empty() {
+                if why.is_empty() && !s.whole {
                     why.push("blocks lack a copy".into());
                 }
                 why.extend(unused.iter().cloned());

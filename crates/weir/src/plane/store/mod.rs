@@ -21,10 +21,12 @@ pub(crate) use leaf::{KIND, Kind};
 use super::devices::{Holds, Owner, closed};
 use super::local::{Local, on};
 use super::node::Node;
+use super::remote::Again;
 use form::{Wrapped, Wrapping};
 use leaf::Doors;
 pub(super) use open::Lacking;
 use open::failed;
+pub(super) use open::random;
 pub(super) use reserved::{Reservations, State as ReservationState};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,6 +43,7 @@ use weir_control::{Code, Error, Result};
 use weir_layers::remote::Home;
 use weir_mem::BufPool;
 use weir_reactor::{Handle, LocalFuture, WaitChannel};
+use weir_remote::Returns;
 use weir_store::{DatasetInfo, StoreError};
 
 /// Pools that were opened.
@@ -87,6 +90,8 @@ pub(crate) struct OpenPool {
     /// What its devices are held by, in the name of this pool.
     holds: (Arc<Holds>, Owner),
     used: RefCell<Used>,
+    /// Looks after devices that are volumes of other nodes.
+    returns: Rc<Returns>,
     /// Buffers of the reactor, for layers at home.
     buffers: BufPool,
 }
@@ -97,8 +102,10 @@ impl OpenPool {
         unused: Vec<(String, String)>,
         holds: (Arc<Holds>, Owner),
         used: Used,
-        buffers: BufPool,
+        local: &Rc<Local>,
     ) -> OpenPool {
+        let again = Again { local: Rc::downgrade(local), owner: holds.1.clone() };
+        let returns = Returns::start(pool.clone(), Rc::new(again));
         OpenPool {
             pool,
             unused: RefCell::new(unused),
@@ -113,7 +120,8 @@ impl OpenPool {
             before: RefCell::default(),
             holds,
             used: RefCell::new(used),
-            buffers,
+            returns,
+            buffers: local.pool.clone(),
         }
     }
 
@@ -231,7 +239,7 @@ impl Node {
     }
 
     async fn try_open_store(&self, pool: &Pool, lacking: Lacking) -> Result<Vec<DeviceFound>> {
-        let held = self.holds.hold_protected(pool).await;
+        let held = self.hold_all(pool).await;
         let lacking = match lacking {
             Lacking::NothingNewer(w) if !gone::are_gone(&self.holds, &held, w.silent).await => {
                 Lacking::Refused
@@ -303,6 +311,7 @@ impl Node {
             Box::pin(async move {
                 let open = local.stores.borrow_mut().remove(&name);
                 let Some(open) = open else { return Ok(None) };
+                open.returns.stop();
                 open.stop_scrub();
                 open.stop_keeper().await;
                 drop(open.homes.take());

@@ -1,18 +1,20 @@
 //! Opening a protected pool on its home reactor: devices, labels, recovery.
 
-use super::OpenPool;
 use super::elsewhere::{Search, Unheld};
 use super::used::Used;
+use super::{Node, OpenPool};
 use crate::plane::devices::Owner;
 use crate::plane::local::Local;
 use std::fs::File;
 use std::path::Path;
-use std::rc::Rc;
+use std::rc::{Rc, Weak as RcWeak};
 use std::sync::{Arc, Weak};
 use weir_control::dataplane::Without;
-use weir_control::model::{Device, DeviceFound, MapMemory, Pool, Protection};
+use weir_control::model::{Device, DeviceFound, MapMemory, Pool, Protection, RemoteAddress};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
+use weir_reactor::spawn;
+use weir_remote::Remote;
 use weir_store::{Options, PoolSpec, StoreError};
 use weir_uring::{Held, Identity};
 
@@ -38,13 +40,85 @@ pub(super) struct Found {
     pub(super) disk: Rc<dyn Disk>,
     /// What the operating system tells it from others by.
     pub(super) name: Option<String>,
-    pub(super) identity: Identity,
+    /// None of a volume of another node.
+    pub(super) identity: Option<Identity>,
     /// What is held of it. Whoever does without it lets go of it by its path.
     pub(super) held: Weak<Held>,
+    /// The disk, if it is a volume of another node.
+    pub(super) remote: RcWeak<Remote>,
+}
+
+/// What a device's name leads to.
+pub(super) enum Source {
+    /// Something on this machine, which is held.
+    Held(Arc<Held>),
+    /// A volume of another node.
+    Remote(RemoteAddress),
 }
 
 /// Devices as they are named, each held or not, and why not.
-pub(super) type Devices = Vec<(String, Result<Arc<Held>>)>;
+pub(super) type Devices = Vec<(String, Result<Source>)>;
+
+impl Node {
+    /// The devices of a pool, of which those of this machine are held.
+    pub(super) async fn hold_all(&self, pool: &Pool) -> Devices {
+        let mut here = pool.clone();
+        here.devices.retain(|d| !d.kind.is_remote());
+        let held = self.holds.hold_protected(&here).await.into_iter();
+        let mut all: Devices = held.map(|(path, h)| (path, h.map(Source::Held))).collect();
+        all.extend(pool.devices.iter().filter(|d| d.kind.is_remote()).map(remote));
+        all
+    }
+}
+
+/// A volume of another node by its name.
+pub(super) fn remote(d: &Device) -> (String, Result<Source>) {
+    let name = d.path.clone().unwrap_or_default();
+    let address = name.parse().map(Source::Remote);
+    (name, address)
+}
+
+/// Opens what a pool has, side by side.
+pub(super) async fn reach_all(
+    local: &Rc<Local>,
+    pool: &str,
+    devices: Devices,
+) -> Vec<(String, Result<Found>)> {
+    let mut all = Vec::new();
+    for (path, source) in devices {
+        let (local, pool, at) = (local.clone(), pool.to_owned(), path.clone());
+        let open = async move {
+            match source? {
+                Source::Held(h) => {
+                    let disk = local.disk(Path::new(&at), &h);
+                    let disk = disk
+                        .map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))?;
+                    let name = h.lasting_name().map(str::to_owned);
+                    let (identity, held) = (Some(h.identity()), Arc::downgrade(&h));
+                    Ok(Found { path: at, disk, name, identity, held, remote: RcWeak::new() })
+                }
+                Source::Remote(address) => {
+                    let disk = local.reach(&pool, &address).await?;
+                    let (name, remote) = (Some(disk.identity().into_owned()), Rc::downgrade(&disk));
+                    Ok(Found { path: at, disk, name, identity: None, held: Weak::new(), remote })
+                }
+            }
+        };
+        all.push((path, spawn(open)));
+    }
+    let mut found = Vec::new();
+    for (path, open) in all {
+        let broke = Err(Error::new(Code::Internal, "the opening of it broke off"));
+        found.push((path, open.await.unwrap_or(broke)));
+    }
+    found
+}
+
+/// Whether a volume of another node that is not reached is nowhere, as a disk that was taken out: that node is down, or shows it no
+/// longer.
+fn is_gone(e: &Error) -> bool {
+    matches!(e.code, Code::TargetUnreachable | Code::VolumeNotFound)
+}
 
 /// What the control plane is told of a failure of the store.
 pub(super) fn failed(what: String, e: &StoreError) -> Error {
@@ -68,7 +142,7 @@ pub(super) fn failed(what: String, e: &StoreError) -> Error {
     }
 }
 
-pub(super) fn random() -> Result<u64> {
+pub(in crate::plane) fn random() -> Result<u64> {
     use std::io::Read;
     let mut b = [0; 8];
     File::open("/dev/urandom")
@@ -154,21 +228,21 @@ pub(super) async fn open(
     };
     let mut sizes: Vec<DeviceFound> = pool.devices.iter().map(as_known).collect();
     let (mut found, mut unused) = (Vec::new(), Vec::new());
+    let devices = reach_all(local, &pool.name, devices).await;
     let not_held = |(path, held): &(String, Result<_>)| {
-        let e = held.as_ref().err()?;
+        let e = held.as_ref().err().filter(|_| !RemoteAddress::is_meant(path))?;
         Some(Unheld { path: path.clone(), in_use: e.code == Code::DeviceInUse })
     };
     let unheld: Vec<Unheld> = devices.iter().filter_map(not_held).collect();
+    let not_gone = |(path, held): &(String, Result<_>)| {
+        RemoteAddress::is_meant(path) && held.as_ref().is_err_and(|e| !is_gone(e))
+    };
+    let lacking = match lacking {
+        Lacking::NothingNewer(w) if !w.silent && devices.iter().any(not_gone) => Lacking::Refused,
+        other => other,
+    };
     let first = devices.iter().find_map(|(_, held)| held.as_ref().err().cloned());
-    for (path, held) in devices {
-        let disk = held.and_then(|h| {
-            let disk = local.disk(Path::new(&path), &h);
-            let disk =
-                disk.map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))?;
-            let name = h.lasting_name().map(str::to_owned);
-            let (identity, held) = (h.identity(), Arc::downgrade(&h));
-            Ok(Found { path: path.clone(), disk, name, identity, held })
-        });
+    for (path, disk) in devices {
         match disk {
             Ok(f) => found.push(f),
             Err(e) => unused.push((path, if e.reason.is_empty() { e.message } else { e.reason })),
@@ -186,6 +260,9 @@ pub(super) async fn open(
                 .hint(hint));
         }
         if !is_used(p, &found).await {
+            for f in found.iter().filter(|f| RemoteAddress::is_meant(&f.path)) {
+                local.take_new(&f.disk, (&pool.name, Some(p.id))).await?;
+            }
             format(pool, p, &found).await?;
         }
     }
@@ -269,6 +346,7 @@ pub(super) async fn open(
     if lacks > 0 && matches!(lacking, Lacking::NothingNewer(_)) {
         tracing::warn!(pool = %pool.name, "opened without {lacks} of its devices: it was closed in order, and the others have all that it had then");
     }
+    let remotes: Vec<_> = ours.iter().map(|f| (f.path.clone(), f.remote.upgrade())).collect();
     let mut used: Used = ours.into_iter().map(|f| (f.path, f.held)).collect();
     for (path, why) in opened.left_out() {
         tracing::warn!(pool = %pool.name, "{path}: {why}");
@@ -279,8 +357,16 @@ pub(super) async fn open(
         // It may be looked at, and given to others.
         local.holds.release_path(&owner, Path::new(path));
     }
-    let holds = (local.holds.clone(), owner);
-    Ok((OpenPool::new(opened, unused, holds, used, local.pool.clone()), sizes))
+    let of_others: Vec<_> =
+        unused.extract_if(.., |(path, _)| RemoteAddress::is_meant(path)).collect();
+    let opened = OpenPool::new(opened, unused, (local.holds.clone(), owner), used, local);
+    for d in pool.devices.iter().filter(|d| d.kind.is_remote()) {
+        let name = d.path.as_deref().unwrap_or_default();
+        let disk = remotes.iter().find(|(path, _)| path == name);
+        opened.returns.add(name, disk.and_then(|(_, disk)| disk.as_ref()));
+    }
+    of_others.into_iter().for_each(|(path, why)| opened.returns.say(&path, why));
+    Ok((opened, sizes))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! It comes in parts, each of which has two slots that take turns; the head of a slot is written when its content is durable
 //! (docs/format.md, "The configuration").
 
-use super::open::{Devices, failed};
+use super::open::{Devices, Source, failed, reach_all, remote};
 use super::{Node, OpenPool, reserved};
 use crate::plane::devices::{Make, Owner, closed};
 use crate::plane::local::{Local, on};
@@ -306,16 +306,15 @@ fn fits(slots: Slots, content: &[u8]) -> std::result::Result<(), StoreError> {
     }
 }
 
-async fn look(local: &Local, devices: Devices, force: bool) -> Result<PoolFound> {
+async fn look(local: &Rc<Local>, devices: Devices, force: bool) -> Result<PoolFound> {
     let refused = |what: String, why: String| {
         Error::new(Code::InvalidDevice, what).because(why).hint(
             "name all devices of the pool; `weir dump --device PATH label` tells what a device belongs to",
         )
     };
     let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
-    for (path, held) in devices {
-        let disk = local.disk(Path::new(&path), &held?);
-        let disk = disk.map_err(|e| refused(format!("{path} cannot be used"), e.to_string()))?;
+    for (path, found) in reach_all(local, "a pool to import", devices).await {
+        let disk = found?.disk;
         weir_store::label_of(&disk)
             .await
             .map_err(|e| refused(format!("{path} is no device of a pool"), e.to_string()))?;
@@ -396,7 +395,12 @@ impl Node {
         for d in &devices {
             let path = d.path.clone().unwrap_or_default();
             let by = (&Owner::Look, None);
-            held.push((path, self.holds.hold_device(by, d, Make::Nothing).await));
+            if d.kind.is_remote() {
+                held.push(remote(d));
+                continue;
+            }
+            let found = self.holds.hold_device(by, d, Make::Nothing).await;
+            held.push((path, found.map(Source::Held)));
         }
         let paths: Vec<String> = held.iter().map(|(path, _)| path.clone()).collect();
         let found = on(&home, move |local: Rc<Local>| {
