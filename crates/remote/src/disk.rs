@@ -4,6 +4,7 @@ use crate::error::{Error, io_error};
 use crate::planted::{Bug, has};
 use std::any::Any;
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::rc::Rc;
 use weir_base::{IoResult, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
@@ -37,11 +38,17 @@ pub struct Place {
     pub secret: Option<Secret>,
 }
 
-/// A volume of another node, on the reactor that opened it. The session ends with it.
-pub struct Remote {
-    volume: Rc<weir_initiator_brp::Disk>,
-    /// With the disk.
+/// What is there until the last command has ended.
+struct Reached {
+    volume: weir_initiator_brp::Disk,
     _session: Ends,
+    /// Goes with the rest.
+    kept: RefCell<Option<Box<dyn Any>>>,
+}
+
+/// A volume of another node, on the reactor that opened it. The session ends with it, and with its last command.
+pub struct Remote {
+    reached: RefCell<Rc<Reached>>,
     name: String,
     uid: [u8; 16],
     /// As of the login: what a volume gains is a disk's when it is opened anew.
@@ -49,8 +56,6 @@ pub struct Remote {
     block: u32,
     volatile: bool,
     thin: bool,
-    /// Goes when the disk does.
-    _kept: Option<Box<dyn Any>>,
 }
 
 impl Remote {
@@ -94,25 +99,30 @@ impl Remote {
                 let (at, volume) = (place.at.clone(), place.volume.clone());
                 return Err(Error::NoVolume { at, volume, have });
             }
-            Ok(Ok(Ok(volume))) => Rc::new(volume),
+            Ok(Ok(Ok(volume))) => volume,
         };
         let i = volume.info();
+        let reached = Reached { volume, _session: ends, kept: RefCell::default() };
         Ok(Remote {
-            volume,
-            _session: ends,
+            reached: RefCell::new(Rc::new(reached)),
             name: name.to_owned(),
             uid: i.uid,
             len: i.len,
             block: i.block_size,
             volatile: i.volatile_cache,
             thin: i.thin,
-            _kept: None,
         })
     }
 
-    /// The same, which keeps something as long as it is there.
-    pub fn keeping(self, kept: Box<dyn Any>) -> Remote {
-        Remote { _kept: Some(kept), ..self }
+    /// Goes on by the connection of another disk on the same volume.
+    pub fn renew(&self, by: &Remote) {
+        let new = by.reached.borrow().clone();
+        *self.reached.borrow_mut() = new;
+    }
+
+    /// Keeps something as long as it is there, or a command of it.
+    pub fn keep(&self, kept: Box<dyn Any>) {
+        *self.reached.borrow().kept.borrow_mut() = Some(kept);
     }
 
     /// What identifies the volume, by whatever path or name it is reached.
@@ -122,17 +132,17 @@ impl Remote {
 
     /// Whether its connection is up.
     pub fn is_up(&self) -> bool {
-        self.volume.queue().is_up()
+        self.reached.borrow().volume.queue().is_up()
     }
 
     /// Whether somebody else has logged in there as this node: it has nothing to say any more.
     pub fn is_replaced(&self) -> bool {
-        self.volume.queue().is_replaced()
+        self.reached.borrow().volume.queue().is_replaced()
     }
 
     /// Whether the other node refuses writes to it.
     pub fn is_read_only(&self) -> bool {
-        self.volume.info().read_only
+        self.reached.borrow().volume.info().read_only
     }
 }
 
@@ -196,9 +206,9 @@ impl Disk for Remote {
     }
 
     fn submit(&self, op: DiskOp, token: Token) {
-        let volume = self.volume.clone();
+        let reached = self.reached.borrow().clone();
         spawn_task(async move {
-            let done = run(&volume, op).await;
+            let done = run(&reached.volume, op).await;
             complete(token, report(done));
         });
     }

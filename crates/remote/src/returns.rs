@@ -9,7 +9,7 @@ use weir_base::{IoError, Nanos, SECONDS};
 use weir_disk::Disk;
 use weir_reactor::{LocalFuture, now, sleep, spawn_task};
 use weir_store::format::superblock::MemberState;
-use weir_store::{Pool, StoreError};
+use weir_store::{DeviceInfo, Pool};
 
 /// How often is looked whether one is lost.
 pub const LOOK: Nanos = SECONDS;
@@ -18,6 +18,7 @@ pub const LONGEST: Nanos = 8 * SECONDS;
 
 const REPLACED: &str = "another daemon has logged in there as this node, which uses it no more until it is started again; give \
                         each an initiator_port of its own";
+const ANOTHER: &str = "another volume has its name there by now";
 
 /// How volumes of other nodes are reached.
 pub trait Reach {
@@ -30,39 +31,78 @@ pub trait Reach {
 struct Known {
     /// The disk that the pool got last.
     disk: Weak<Remote>,
+    /// What that is.
+    uid: Option<[u8; 16]>,
+    /// Which device of the pool it is, once that was seen.
+    device: Option<u64>,
     /// Since when its connection is down, as far as was looked.
     down: Option<Nanos>,
     /// Why it is not in use.
     why: Option<String>,
     /// When it is tried again, and the pause before that.
     next: Option<(Nanos, Nanos)>,
+    /// It is being brought back.
+    busy: bool,
+}
+
+/// How a volume of another node stands in the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has everything.
+    Well,
+    /// It is the pool's, or the operator's, to decide about.
+    Here,
+    /// It failed, or is missing.
+    Lost,
+    /// It is no device of the pool any more, or goes by another name.
+    Left,
+}
+
+/// Whether a pool without a second copy waits for a device: it has failed nothing. One that is suspended for another reason is the
+/// operator's.
+fn waits(pool: &Pool) -> bool {
+    matches!(pool.status().suspended, Some(IoError::Offline | IoError::Path | IoError::Busy))
 }
 
 /// Looks after the volumes of other nodes that are devices of an open pool, on its reactor.
 pub struct Returns {
-    pool: Pool,
+    /// None once the pool is closed: nothing keeps its disks then.
+    pool: RefCell<Option<Pool>>,
+    reach: Rc<dyn Reach>,
     known: RefCell<BTreeMap<String, Known>>,
-    stopped: Cell<bool>,
+    tries: Cell<u64>,
 }
 
 impl Returns {
     /// Begins to.
     pub fn start(pool: Pool, reach: Rc<dyn Reach>) -> Rc<Returns> {
-        let me = Rc::new(Returns { pool, known: RefCell::default(), stopped: Cell::new(false) });
+        let (pool, known) = (RefCell::new(Some(pool)), RefCell::default());
+        let me = Rc::new(Returns { pool, reach, known, tries: Cell::default() });
         let looks = me.clone();
         spawn_task(async move {
-            while !looks.stopped.get() {
+            loop {
                 sleep(LOOK).await;
-                looks.look(&*reach).await;
+                let Some(pool) = looks.pool() else { return };
+                looks.look(&pool);
             }
         });
         me
     }
 
+    fn pool(&self) -> Option<Pool> {
+        self.pool.borrow().clone()
+    }
+
     /// The pool has got this volume, or is to get it back.
     pub fn add(&self, name: &str, disk: Option<&Rc<Remote>>) {
+        let uid = disk.map(|d| d.uid());
         let disk = disk.map(Rc::downgrade).unwrap_or_default();
-        self.known.borrow_mut().insert(name.to_owned(), Known { disk, ..Known::default() });
+        self.known.borrow_mut().insert(name.to_owned(), Known { disk, uid, ..Known::default() });
+    }
+
+    /// The pool is to have no others than these.
+    pub fn retain(&self, names: &[String]) {
+        self.known.borrow_mut().retain(|name, _| names.contains(name));
     }
 
     /// Says why one is not in use.
@@ -72,96 +112,120 @@ impl Returns {
         }
     }
 
-    /// The pool is being closed. What is under way ends by itself.
+    /// The pool is closed, or about to be. What is under way ends by itself.
     pub fn stop(&self) {
-        self.stopped.set(true);
+        drop(self.pool.take());
     }
 
-    /// Those that are not in use, or not reached just now, and why.
+    /// Those that are not in use, and why.
     pub fn told(&self) -> Vec<(String, String)> {
         let known = self.known.borrow();
-        let told = |(name, k): (&String, &Known)| {
-            let is_down = k.down.is_some_and(|since| now() >= since + PATIENCE);
-            let down = || "the connection to it is down".to_owned();
-            Some((name.clone(), k.why.clone().or_else(|| is_down.then(down))?))
-        };
-        known.iter().filter_map(told).collect()
+        known.iter().filter_map(|(name, k)| Some((name.clone(), k.why.clone()?))).collect()
     }
 
-    /// Whether the pool has it, and has not lost it.
-    fn is_here(&self, name: &str) -> bool {
-        let devices = self.pool.status().devices;
-        let mut of = devices.iter().filter(|d| d.name.as_deref() == Some(name));
-        of.any(|d| !d.failed && d.state != MemberState::Out)
+    /// How often one was to be brought back.
+    pub fn tries(&self) -> u64 {
+        self.tries.get()
     }
 
-    async fn look(&self, reach: &dyn Reach) {
-        let names: Vec<String> = self.known.borrow().keys().cloned().collect();
-        for name in names {
-            // Without a second copy, the pool has failed nothing: it waits.
-            let waits = matches!(
-                self.pool.status().suspended,
-                Some(IoError::Offline | IoError::Path | IoError::Busy)
-            );
-            let is_here = self.is_here(&name) && !waits;
-            {
-                let mut known = self.known.borrow_mut();
-                let Some(k) = known.get_mut(&name) else { continue };
-                let disk = k.disk.upgrade();
-                let is_up = disk.as_ref().is_none_or(|d| d.is_up());
-                k.down = (!is_up).then(|| k.down.unwrap_or(now()));
+    fn look(self: &Rc<Self>, pool: &Pool) {
+        let (devices, waits) = (pool.status().devices, waits(pool));
+        let mut lost = Vec::new();
+        self.known.borrow_mut().retain(|name, k| {
+            let standing = k.standing(name, &devices, waits);
+            let disk = k.disk.upgrade();
+            let is_up = disk.as_ref().is_none_or(|d| d.is_up());
+            k.down = (!is_up).then(|| k.down.unwrap_or(now()));
+            match standing {
+                Standing::Left => return false,
+                Standing::Well | Standing::Here if k.is_long_down() => {
+                    // It may be what it was long ago when it is back: the pool looks then.
+                    pool.give_up(name);
+                }
+                Standing::Well => (k.why, k.next) = (None, None),
+                Standing::Here => k.why = None,
                 // Each would end the other's sessions in turn.
-                if disk.is_some_and(|d| d.is_replaced()) {
+                Standing::Lost if disk.is_some_and(|d| d.is_replaced()) => {
                     k.why = Some(REPLACED.into());
-                    continue;
                 }
-                if is_here {
-                    (k.why, k.next) = (None, None);
-                    continue;
-                }
-                if k.next.is_some_and(|(at, _)| now() < at) {
-                    continue;
+                Standing::Lost => {
+                    if !k.busy && k.next.is_none_or(|(at, _)| now() >= at) {
+                        k.busy = true;
+                        lost.push(name.clone());
+                    }
                 }
             }
-            if self.stopped.get() || has(Bug::NothingReturns) {
-                return;
-            }
-            let done = self.bring_back(&name, reach).await;
-            let mut known = self.known.borrow_mut();
-            let Some(k) = known.get_mut(&name) else { continue };
-            match done {
-                Ok(()) => (k.why, k.next, k.down) = (None, None, None),
-                Err(why) => {
-                    let pause = k.next.map_or(LOOK, |(_, pause)| (pause * 2).min(LONGEST));
-                    (k.why, k.next) = (Some(why), Some((now() + pause, pause)));
+            true
+        });
+        if has(Bug::NothingReturns) {
+            return;
+        }
+        for name in lost {
+            let me = self.clone();
+            spawn_task(async move {
+                let done = me.bring_back(&name).await;
+                if let Some(k) = me.known.borrow_mut().get_mut(&name) {
+                    k.tried(done);
                 }
-            }
+            });
         }
     }
 
-    async fn bring_back(&self, name: &str, reach: &dyn Reach) -> Result<(), String> {
-        let disk = reach.reach(name).await?;
-        if self.pool.status().suspended.is_some() {
-            // The pool's own disk is well again, too, and it goes on with that.
-            drop(disk);
-            return self.pool.resume().await.map_err(|e| e.to_string());
+    async fn bring_back(&self, name: &str) -> Result<(), String> {
+        self.tries.set(self.tries.get() + 1);
+        let disk = self.reach.reach(name).await?;
+        let closed = || "the pool is closed".to_owned();
+        let pool = self.pool().ok_or_else(closed)?;
+        let (old, uid) = {
+            let known = self.known.borrow();
+            let k = known.get(name).ok_or("it has left the pool")?;
+            (k.disk.upgrade(), k.uid)
+        };
+        if uid.is_some_and(|uid| uid != disk.uid()) && !has(Bug::AnyVolumeReturns) {
+            return Err(ANOTHER.into());
         }
-        let weak = Rc::downgrade(&disk);
-        match self.pool.attach(disk as Rc<dyn Disk>).await {
-            Ok(_) => {
-                tracing::info!("{name} is back");
-                if let Some(k) = self.known.borrow_mut().get_mut(name) {
-                    k.disk = weak;
-                }
-                Ok(())
+        if waits(&pool) {
+            // The pool goes on with the disk that it has, by the new connection: the other node may be elsewhere.
+            if let Some(old) = &old {
+                old.renew(&disk);
             }
-            // Another volume has its name by now, or it has left the pool.
-            Err(e @ StoreError::Request(_)) => {
-                tracing::warn!("{name} does not come back: {e}");
-                self.known.borrow_mut().remove(name);
-                Err(e.to_string())
-            }
-            Err(e) => Err(e.to_string()),
+            return pool.resume().await.map_err(|e| e.to_string());
         }
+        let (weak, uid) = (Rc::downgrade(&disk), disk.uid());
+        pool.attach_again(disk as Rc<dyn Disk>).await.map_err(|e| e.to_string())?;
+        tracing::info!("{name} is back");
+        if let Some(k) = self.known.borrow_mut().get_mut(name) {
+            (k.disk, k.uid) = (weak, Some(uid));
+        }
+        Ok(())
+    }
+}
+
+impl Known {
+    fn standing(&mut self, name: &str, devices: &[DeviceInfo], waits: bool) -> Standing {
+        let here = devices.iter().find(|d| d.name.as_deref() == Some(name));
+        self.device = here.map(|d| d.id).or(self.device);
+        let by_number = devices.iter().find(|d| Some(d.id) == self.device);
+        match (here, self.device, by_number) {
+            (Some(d), ..) if d.failed || waits => Standing::Lost,
+            (Some(d), ..) if matches!(d.state, MemberState::InSync | MemberState::Spare) => {
+                Standing::Well
+            }
+            (Some(_), ..) => Standing::Here,
+            (None, Some(_), None) => Standing::Left,
+            (None, _, Some(d)) if d.name.is_some() => Standing::Left,
+            _ => Standing::Lost,
+        }
+    }
+
+    fn is_long_down(&self) -> bool {
+        self.down.is_some_and(|since| now() >= since + PATIENCE) && !has(Bug::HealedUnlooked)
+    }
+
+    /// What came of it. One that fails again at once is brought back ever later, until it has everything.
+    fn tried(&mut self, done: Result<(), String>) {
+        let pause = self.next.map_or(LOOK, |(_, pause)| (pause * 2).min(LONGEST));
+        (self.busy, self.next) = (false, Some((now() + pause, pause)));
+        self.why = done.err();
     }
 }

@@ -195,6 +195,8 @@ weir_base::planted_bugs! {
     LeftInCache,
     /// An older image of a device that was out of service gets what was written since that one failed, and no more.
     OldImageTrusted,
+    /// What comes back by itself does so also against the operator's word.
+    ReturnsUnasked,
     /// A device that joined with the newest superblock, which has not come to it, is taken for one that forgets.
     NewcomerIsBehind,
     /// A disk that is to join, or of a pool that is being opened, and does not answer is waited for without end.
@@ -399,6 +401,7 @@ impl Bug {
         Bug::DecidedOverResume,
         Bug::LeftInCache,
         Bug::OldImageTrusted,
+        Bug::ReturnsUnasked,
         Bug::SilentDiskHoldsUp,
         Bug::PoisonForAnother,
         Bug::LateReadHoldsUp,

@@ -4,7 +4,7 @@
 
 use super::take_down::being_stopped;
 use super::*;
-use crate::model::{Device, DeviceSpec, IMAGES, Layout, Pool, Volume, VolumeState};
+use crate::model::{IMAGES, Layout, Pool, Volume, VolumeState};
 
 /// How long a device may take to answer that a command names.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,7 +19,7 @@ fn named(command: &Command) -> Option<(&str, Vec<&str>)> {
         Command::DeletePool { name } => (name, &[][..]),
         _ => return None,
     };
-    Some((pool, devices.iter().filter_map(DeviceSpec::local_path).collect()))
+    Some((pool, devices.iter().filter_map(|d| d.path.as_deref()).collect()))
 }
 
 /// Paths of a plain pool, all of which are opened when it gets more, or larger ones.
@@ -30,7 +30,7 @@ fn own<'a>(command: &Command, model: &'a Model) -> impl Iterator<Item = &'a str>
         }
         _ => None,
     };
-    let devices = |p: &'a Pool| p.devices.iter().filter_map(Device::local_path);
+    let devices = |p: &'a Pool| p.devices.iter().filter_map(|d| d.path.as_deref());
     pool.into_iter().flat_map(devices)
 }
 

@@ -17,7 +17,7 @@ impl Controller {
     pub async fn import_pool(self: &Arc<Self>, spec: ImportSpec) -> Result<ImportReport> {
         let me = self.clone();
         finish(spawn(async move {
-            let paths = spec.devices.iter().filter_map(DeviceSpec::local_path).collect();
+            let paths = spec.devices.iter().filter_map(|d| d.path.as_deref()).collect();
             me.ask(paths).await?;
             let _one = me.settled_turn().await?;
             let model = me.model();

@@ -601,6 +601,29 @@ impl Pool {
     /// # Errors
     /// It is no device of this pool; [`StoreError::State`]: it is in service.
     pub async fn attach(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
+        self.take_back(disk, true).await
+    }
+
+    /// The same where nobody has asked for it. What the operator has decided about the device stays: one that is drained, is to
+    /// leave, or is not to be brought back is not.
+    ///
+    /// # Errors
+    /// As there; [`StoreError::State`]: the operator has decided otherwise.
+    pub async fn attach_again(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
+        self.take_back(disk, has(Bug::ReturnsUnasked)).await
+    }
+
+    /// A device goes by this name that cannot be asked any more: nothing is sent to it from here on, as if it had failed.
+    pub fn give_up(&self, name: &str) {
+        let i = &self.0;
+        let is_it = |d: &&Rc<Device>| d.disk.as_ref().is_some_and(|disk| disk.name() == name);
+        let found = i.devices.borrow().iter().find(is_it).cloned();
+        if let Some(d) = found.filter(|_| !i.options.read_only) {
+            i.device_failed(&d, IoError::Offline);
+        }
+    }
+
+    async fn take_back(&self, disk: Rc<dyn Disk>, asked: bool) -> StoreResult<u16> {
         self.change(move |i| async move {
         let limit = i.options.deadline;
         let label = match label_within(&disk, limit).await {
@@ -618,6 +641,13 @@ impl Pool {
         let in_service = format!("device {} is in service", old.number);
         if !away(&old) {
             return not_now(in_service);
+        }
+        let decided = |d: &Device| d.held.get() || d.draining.get() || d.written_off.get();
+        if !asked && decided(&old) {
+            return not_now(format!(
+                "device {} is drained, is to leave, or is not to be brought back until it is asked for",
+                old.number
+            ));
         }
         let wiped = |d: &Device| d.wiping.get() && !has(Bug::RemovedAmidWipe);
         let comes = format!("device {} is being brought back already", old.number);
@@ -643,7 +673,7 @@ impl Pool {
         i.act(Box::new(move |i| {
             // It may have been brought back meanwhile, and then this disk is not what it is.
             let stands = |d: &Rc<Device>| away(d) || has(Bug::DeviceByNumber);
-            let stands = |d: &Rc<Device>| stands(d) && !wiped(d);
+            let stands = |d: &Rc<Device>| stands(d) && !wiped(d) && (asked || !decided(d));
             let Some(old) = i.still(&old).filter(stands) else { return };
             let d = Device::new(n, &old.member(), label.layout, Some(disk));
             d.written_off.set(false);

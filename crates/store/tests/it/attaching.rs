@@ -263,3 +263,49 @@ fn a_device_of_which_nothing_is_believed_for_another_one_is_caught() {
     let (misses_all, bytes) = crate::bench::with(Bug::ForeignByNumber, attached_after_a_wrong_one);
     assert!(misses_all && bytes >= 4 * MIB, "{bytes} bytes");
 }
+
+/// A device is given up, and comes back by itself; then it is cancelled while it is out. Gives what is said when it is to come back by
+/// itself once more, and whether it does so by the operator's word.
+fn back_by_itself() -> (Result<u16, String>, bool) {
+    let b = Bench::new(2, 0);
+    let disks = b.disks(&[0, 1]);
+    let again = [b.disk(1), b.disk(1), b.disk(1)];
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        let [first, second, third] = again;
+        let give_up = || {
+            let name = p.status().devices[1].name.clone().unwrap();
+            p.give_up(&name);
+            let d = &p.status().devices[1];
+            assert!(d.failed && d.state == MemberState::Out);
+        };
+        p.give_up("nobody's");
+        assert!(p.status().whole);
+        give_up();
+        write(&p, 1, MIB, MIB, 2).await.unwrap();
+        p.attach_again(first).await.unwrap();
+        p.settled().await.unwrap();
+        assert!(p.status().whole && p.status().devices[1].state == MemberState::InSync);
+        give_up();
+        p.cancel(1).await.unwrap();
+        let said = p.attach_again(second).await.map_err(|e| e.to_string());
+        let asked = p.attach(third).await.is_ok();
+        (said, asked)
+    })
+}
+
+#[test]
+fn what_comes_back_by_itself_does_not_against_the_operators_word() {
+    let (said, asked) = back_by_itself();
+    assert!(said.is_err_and(|e| e.contains("until it is asked for")) && asked);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn what_comes_back_against_the_operators_word_is_caught() {
+    use weir_store::planted::Bug;
+    assert!(crate::bench::with(Bug::ReturnsUnasked, back_by_itself).0.is_ok());
+}

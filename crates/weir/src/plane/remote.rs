@@ -5,10 +5,11 @@ use super::local::{Local, on};
 use super::node::Node;
 use crate::machine::port_of;
 use std::collections::BTreeMap;
-use std::net::ToSocketAddrs;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use weir_base::{Nanos, SECONDS};
 use weir_control::dataplane::Inside;
 use weir_control::model::{
@@ -21,11 +22,19 @@ use weir_initiator_brp::{Family, PortId, Secret};
 use weir_mem::Slice;
 use weir_reactor::{LocalFuture, spawn, timeout};
 use weir_remote::{Place, Reach, Remote};
+use weir_store::StoreError;
 use weir_uring::blocking;
 use weir_uring::device::{Contents, Sample};
 
 /// How long a name may take to be resolved.
 const RESOLVE: Nanos = 5 * SECONDS;
+/// How long the whole look at a new one may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// How long another node may take to answer at all.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long volumes of a pool that is closed are waited for.
+const LET_GO: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(10);
 /// Commands in flight to one volume.
 const DEPTH: u16 = 128;
 /// Pieces of a volume that are read side by side.
@@ -80,10 +89,12 @@ impl Remotes {
         self.initiator
     }
 
-    /// Has a pool use a volume by this name. A pool may do so twice while a disk on it takes another's place.
-    fn claim(self: &Arc<Self>, new: Use) -> Result<Claim> {
+    /// Has a pool use a volume by this name. A pool may do so twice while a disk on it takes another's place; by another name only
+    /// where it takes `back` what it has, by its label.
+    fn claim(self: &Arc<Self>, new: Use, back: bool) -> Result<Claim> {
         let mut all = lock(&self.used);
-        let other = |u: &&Use| u.uid == new.uid && (&u.pool, &u.name) != (&new.pool, &new.name);
+        let same = |u: &Use| u.pool == new.pool && (back || u.name == new.name);
+        let other = |u: &&Use| u.uid == new.uid && !same(u);
         if let Some(u) = all.iter().find(other) {
             let why = format!("pool `{}` has that volume, as `{}`", u.pool, u.name);
             return Err(in_use(Path::new(&new.name), why));
@@ -99,6 +110,20 @@ impl Remotes {
     fn is_admitted(&self, pool: &str, name: &str, identity: &str) -> bool {
         let all = lock(&self.admitted);
         all.get(&(pool.to_owned(), name.to_owned())).is_some_and(|i| i == identity)
+    }
+
+    /// Whether a pool has volumes, or has asked something of one that has not come to its end.
+    fn uses(&self, pool: &str) -> bool {
+        lock(&self.used).iter().any(|u| u.pool == pool)
+    }
+
+    /// Waits until a pool that was closed has none any more, as long as one may reasonably take: whoever is told that it is closed
+    /// uses them at once.
+    pub(super) async fn let_go(&self, pool: &str) {
+        let begun = Instant::now();
+        while self.uses(pool) && begun.elapsed() < LET_GO {
+            tokio::time::sleep(STEP).await;
+        }
     }
 
     /// What was looked at by this name has come, or does not.
@@ -154,8 +179,13 @@ async fn resolve(address: &RemoteAddress) -> Result<String> {
 }
 
 impl Local {
-    /// Reaches a volume of another node for a pool.
-    pub(super) async fn reach(&self, pool: &str, address: &RemoteAddress) -> Result<Rc<Remote>> {
+    /// Reaches a volume of another node for a pool; `back`: the pool has it, and may by another name.
+    pub(super) async fn reach(
+        &self,
+        pool: &str,
+        address: &RemoteAddress,
+        back: bool,
+    ) -> Result<Rc<Remote>> {
         let name = address.to_string();
         let remotes = &self.remotes;
         let place = Place {
@@ -188,8 +218,9 @@ impl Local {
             let hint = "let it be written at the other node: `weir volume set … --read-only off`";
             return refused("it may only be read".into(), hint);
         }
-        let claim = remotes.claim(Use { uid, pool: pool.to_owned(), name })?;
-        Ok(Rc::new(remote.keeping(Box::new(claim))))
+        let claim = remotes.claim(Use { uid, pool: pool.to_owned(), name }, back)?;
+        remote.keep(Box::new(claim));
+        Ok(Rc::new(remote))
     }
 
     /// Refuses a new device that has something in it which may not be lost. `own`: it may carry this pool's label, and be looked at
@@ -201,7 +232,12 @@ impl Local {
         overwrite: &Overwrite,
     ) -> Result<bool> {
         let name = disk.name().to_owned();
-        let label = weir_store::label_of(disk).await.ok().map(|l| PoolId(l.pool));
+        let label = match weir_store::label_of(disk).await {
+            Ok(l) => Some(PoolId(l.pool)),
+            // It may have one.
+            Err(e @ (StoreError::Io(_) | StoreError::Unread(_))) => return Err(unread(&name, e)),
+            Err(_) => None,
+        };
         if label.is_some() && label == own {
             return Ok(true);
         }
@@ -256,7 +292,7 @@ impl Reach for Again {
             let told = |e: Error| if e.reason.is_empty() { e.message } else { e.reason };
             let Some(local) = self.local.upgrade() else { return Err("the node ends".into()) };
             let address: RemoteAddress = name.parse().map_err(told)?;
-            local.reach(self.owner.pool().unwrap_or_default(), &address).await.map_err(told)
+            local.reach(self.owner.pool().unwrap_or_default(), &address, true).await.map_err(told)
         })
     }
 }
@@ -294,6 +330,26 @@ async fn contents(disk: &Rc<dyn Disk>) -> Result<Contents> {
 }
 
 impl Node {
+    /// Whether a volume of another node is reached within that time. Nothing is taken.
+    pub(super) async fn ask_remote(&self, address: RemoteAddress, within: Duration) -> Result<()> {
+        let Some(reactor) = self.handles().first().cloned() else { return Ok(()) };
+        let name = address.to_string();
+        let asked = on(&reactor, move |_: Rc<Local>| {
+            Box::pin(async move {
+                let at = resolve(&address).await?;
+                // Whether it is let in is seen in its turn.
+                let _ = blocking(weir_codec::crc64(at.as_bytes()), move || {
+                    let at = at.parse().map_err(std::io::Error::other)?;
+                    TcpStream::connect_timeout(&at, ANSWER)
+                })
+                .await;
+                Ok(())
+            })
+        });
+        let silent = || unread(&name, "the other node does not answer");
+        tokio::time::timeout(within, asked).await.map_err(|_| silent())?
+    }
+
     /// Looks at a volume of another node that is to come to a pool, or refuses it.
     pub(super) async fn admit_remote(
         &self,
@@ -311,18 +367,19 @@ impl Node {
             Inside::OwnOr(o) => (self.holds.id_of(pool), Some(o.clone())),
         };
         let (pool, name) = (pool.to_owned(), address.to_string());
-        let of = pool.clone();
-        let identity = on(&reactor, move |local: Rc<Local>| {
+        let (of, back) = (pool.clone(), overwrite.is_none());
+        let looked = on(&reactor, move |local: Rc<Local>| {
             Box::pin(async move {
-                let disk: Rc<dyn Disk> = local.reach(&of, &address).await?;
+                let disk: Rc<dyn Disk> = local.reach(&of, &address, back).await?;
                 if let Some(overwrite) = overwrite {
                     local.remotes.forget(&of, disk.name());
                     local.check_new(&disk, (&of, own), &overwrite).await?;
                 }
                 Ok(disk.identity().into_owned())
             })
-        })
-        .await?;
+        });
+        let late = || unread(&name, "the look at it has not come to an end");
+        let identity = tokio::time::timeout(DEADLINE, looked).await.map_err(|_| late())??;
         self.remotes.admit(&pool, &name, identity);
         Ok(())
     }
@@ -338,7 +395,7 @@ impl Node {
             self.remotes.forget(&of, &name);
             let unmade = on(&reactor, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    let disk: Rc<dyn Disk> = local.reach(&of, &at.parse()?).await?;
+                    let disk: Rc<dyn Disk> = local.reach(&of, &at.parse()?, false).await?;
                     match weir_store::label_of(&disk).await {
                         Ok(l) if Some(PoolId(l.pool)) == id => clear(&disk).await,
                         _ => Ok(()),
@@ -380,13 +437,18 @@ mod tests {
     fn a_volume_is_used_once() {
         let all = Arc::new(Remotes::new(InitiatorPort([1; 16]), None, 1));
         let of = |uid, pool: &str, name: &str| {
-            all.claim(Use { uid: [uid; 16], pool: pool.into(), name: name.into() })
+            all.claim(Use { uid: [uid; 16], pool: pool.into(), name: name.into() }, false)
+        };
+        let back = |pool: &str, name: &str| {
+            all.claim(Use { uid: [1; 16], pool: pool.into(), name: name.into() }, true)
         };
         let first = of(1, "p", "brp://a:1/v").expect("free");
         let e = of(1, "q", "brp://a:1/v").err().expect("it is another pool's");
         assert!(e.code == Code::DeviceInUse && e.reason.contains("`p`"), "{e:?}");
         // Nor by another way to it: both copies would be one.
         assert!(of(1, "p", "brp://b:1/v").is_err());
+        // What the pool has already may have got another address.
+        assert!(back("p", "brp://b:1/v").is_ok() && back("q", "brp://b:1/v").is_err());
         let again = of(1, "p", "brp://a:1/v").expect("a disk on it takes the other's place");
         drop(first);
         assert!(of(1, "q", "brp://a:1/v").is_err());

@@ -32,7 +32,10 @@ impl DataPlane for Node {
     }
 
     fn ask<'a>(&'a self, path: &'a str, within: Duration) -> Work<'a, ()> {
-        Box::pin(self.holds.ask(path, within))
+        match path.parse() {
+            Ok(address) => Box::pin(self.ask_remote(address, within)),
+            Err(_) => Box::pin(self.holds.ask(path, within)),
+        }
     }
 
     fn admit<'a>(
@@ -74,6 +77,7 @@ impl DataPlane for Node {
         Box::pin(closed(async move {
             let _last = self.close_store(&pool.name).await?;
             self.take_back(|o| matches!(o, Owner::Pool(p) if *p == pool.name)).await?;
+            self.remotes.let_go(&pool.name).await;
             if made {
                 self.unmake_remote(pool).await;
             }
@@ -95,6 +99,7 @@ impl DataPlane for Node {
             let last = self.close_store(name).await;
             self.take_back(|o| matches!(o, Owner::Pool(p) if p == name)).await?;
             self.holds.release_all(&Owner::Pool(name.to_owned()));
+            self.remotes.let_go(name).await;
             last
         })
     }

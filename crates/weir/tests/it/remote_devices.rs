@@ -260,12 +260,40 @@ fn far_volumes_replace_disks_and_pools_on_them_are_taken_over() {
     });
     assert!(d.read("v", 8 * MIB) == all);
     d.ok("map delete all v");
+    // They are free at once.
     d.ok("pool release p --yes");
+    let both = format!("--device {} --device {}", far.url("half"), far.url("more"));
+    d.ok(&format!("pool import q {both}"));
+    d.ok("pool release q --yes");
     d.stop();
     let e = near("remote-move-other");
-    let both = format!("--device {} --device {}", far.url("half"), far.url("more"));
     e.ok(&format!("pool import p {both}"));
     e.ok("host create all --allow-any");
     e.ok("map create all v");
     assert!(e.read("v", 8 * MIB) == all);
+}
+
+/// The other node is dead for good, or comes back somewhere else.
+#[test]
+fn a_far_half_is_replaced_by_a_disk_or_found_at_another_address() {
+    let (d, mut far) = (near("remote-dead"), Far::new("remote-dead-far", "512M").lets_in());
+    mirror(&d, &far);
+    let (file, all) = data(&d, 9, 8 * MIB);
+    d.write("v", &file);
+    far.d.kill();
+    d.until("the loss is seen", || is(&d, "degraded"));
+    // As the first port is free again nobody knows when, it is given none.
+    far.d.start();
+    far.brp = far.d.port("brp0").expect("it speaks BRP");
+    d.ok(&format!("pool attach p --device {}", far.url("half")));
+    d.until("it is back", || is(&d, "healthy"));
+    let at = |d: &Daemon| d.json("pool show p")["devices"].to_string();
+    d.until("it has one name", || {
+        at(&d).contains(&far.brp) && at(&d).matches("brp://").count() == 1
+    });
+    far.d.kill();
+    d.until("the loss is seen", || is(&d, "degraded"));
+    d.ok(&format!("pool replace p 1 --device file:{}:512M", d.path("disk1")));
+    d.until("it has left", || is(&d, "healthy") && !at(&d).contains("brp://"));
+    assert!(d.read("v", 8 * MIB) == all);
 }

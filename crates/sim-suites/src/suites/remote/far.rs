@@ -118,6 +118,27 @@ impl Far {
         });
     }
 
+    /// What its volume is now.
+    pub(super) fn image(&self) -> Vec<u8> {
+        let mut all = vec![0; self.medium.len() as usize];
+        self.medium.peek(0, &mut all);
+        all
+    }
+
+    /// It dies, and comes back after 10 s with a volume like this.
+    pub(super) fn die_and_be(self: &Rc<Self>, w: &World, image: Vec<u8>) {
+        self.serving.take();
+        self.node.kill();
+        let me = self.clone();
+        w.after(10 * SECONDS, move |_| {
+            me.medium.poke(0, &image);
+            me.node.restart();
+            if let Err(Wrong(e)) = me.serve() {
+                me.fault.set(e);
+            }
+        });
+    }
+
     /// Its disk takes longer for everything from here on.
     pub(super) fn stall(&self, rng: &mut Prng) {
         self.medium.stall(rng.below(500 * MILLIS));

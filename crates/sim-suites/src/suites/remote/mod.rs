@@ -74,7 +74,7 @@ impl Story {
         }
         let spec = PoolSpec {
             pool: u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
-            copies: 2,
+            copies: if rng.chance(1, 4) { 1 } else { 2 },
             slab_shift: rng.between(6, 8) as u8,
             log_pages: rng.between(24, 96),
             spares: 8,
@@ -89,14 +89,15 @@ impl Story {
         let far = Far::new(&w, len, &mut rng)?;
         let bufs = BufPool::new(&PoolConfig { classes: vec![(4096, 32), (65536, 16)] });
         // Some hosts always have a write under way.
-        let longest = [MILLIS / 4, 20 * MILLIS][rng.below(2) as usize];
+        let longest = [2 * MILLIS, 20 * MILLIS][rng.below(2) as usize];
         let think = rng.below(longest);
         let mix = Mix {
             blocks: rng.between(4, 60) * 8,
             unit: if rng.chance(1, 2) { 8 } else { 1 },
             most: rng.between(1, 16),
             writes: rng.between(30, 80) as u32,
-            think,
+            // A pool that waits fails at once.
+            think: if spec.copies == 1 { think.max(20 * MILLIS) } else { think },
             ..Mix::default()
         };
         let load = Load::new(1, w.time(), mix);
@@ -151,7 +152,10 @@ impl Story {
                     Err(_) => sleep(100 * MILLIS).await,
                 }
             };
-            let disks: Vec<Rc<dyn Disk>> = vec![disk, remote.clone()];
+            let mut disks: Vec<Rc<dyn Disk>> = vec![remote.clone()];
+            if spec.copies == 2 {
+                disks.insert(0, disk);
+            }
             if first && let Err(e) = create(&disks, &spec).await {
                 return fault.set(format!("the pool is not made: {e}"));
             }
@@ -213,6 +217,7 @@ impl Story {
         let pause = self.rng.below(longest);
         self.w.run_for(pause);
         self.verdict()?;
+        self.settle()?;
         let (a, b) = (self.near.number(), self.far.node.number());
         match self.rng.below(10) {
             0 => self.die()?,
@@ -234,20 +239,58 @@ impl Story {
         Ok(())
     }
 
-    /// In the end all is well by itself, and each half has everything.
-    fn finish(self) -> Result<Pass, Wrong> {
-        self.w.net().heal_all();
-        self.w.net().calm();
-        self.far.be_well();
-        let pool = self.running()?;
-        let well = || {
-            let s = pool.status();
-            s.whole && s.work.is_none() && s.devices.iter().all(|d| !d.failed && d.name.is_some())
-        };
+    /// What has failed while the pool waited was done by now, or never will be.
+    fn settle(&self) -> Result<(), Wrong> {
+        if self.spec.copies == 1 && self.running()?.status().suspended.is_none() {
+            self.load.settle_given_up();
+        }
+        Ok(())
+    }
+
+    fn is_well(pool: &Pool) -> bool {
+        let s = pool.status();
+        let all = s.devices.iter().all(|d| !d.failed && d.name.is_some());
+        s.whole && s.work.is_none() && s.suspended.is_none() && all
+    }
+
+    fn be_well(&self) -> Result<Pool, Wrong> {
+        let (pool, far) = (self.running()?, self.far.clone());
+        self.w.run_until(PATIENCE, || far.node.is_alive())?;
+        // That it was away may not have been seen yet.
+        self.w.run_for(weir_remote::PATIENCE + 2 * weir_remote::LOOK);
+        let well = || Story::is_well(&pool);
         if let Err(e) = self.w.run_until(40 * SECONDS, || self.verdict().is_err() || well()) {
             return Err(Wrong(format!("it does not come back: {e}; {:?}", pool.status())));
         }
         self.verdict()?;
+        self.settle()?;
+        Ok(pool)
+    }
+
+    /// While it is away for longer than the pool waits, the far volume becomes what it was a while ago. Hosts may do nothing meanwhile.
+    fn go_back(&mut self) -> Result<(), Wrong> {
+        self.be_well()?;
+        let before = self.far.image();
+        let idle = self.rng.chance(1, 2);
+        self.w.run_for(SECONDS);
+        if idle {
+            self.load.stop();
+        }
+        self.w.run_for(SECONDS);
+        self.far.die_and_be(&self.w, before);
+        self.w.run_for(20 * SECONDS);
+        Ok(())
+    }
+
+    /// In the end all is well by itself, and each half has everything.
+    fn finish(mut self) -> Result<Pass, Wrong> {
+        self.w.net().heal_all();
+        self.w.net().calm();
+        self.far.be_well();
+        if self.spec.copies == 2 && self.rng.chance(1, 2) {
+            self.go_back()?;
+        }
+        let pool = self.be_well()?;
         self.load.stop();
         let load = self.load.clone();
         self.w.run_until(PATIENCE, || load.under_way() == 0)?;
@@ -258,7 +301,7 @@ impl Story {
             return Err(Wrong(format!("a scrub found copies that are not right: {report:?}")));
         }
         // The far half alone.
-        self.disk.set_offline(true);
+        self.disk.set_offline(self.spec.copies == 2);
         let io = Rc::new(VolumeIo(self.volume()?));
         self.w.run(&self.near, PATIENCE, self.load.clone().read_all(io, self.bufs.clone()))?;
         self.verdict()?;

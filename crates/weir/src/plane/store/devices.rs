@@ -84,7 +84,7 @@ impl OpenPool {
         let Some(local) = get_local::<Local>() else {
             return Err(Error::new(Code::Internal, "the pool is on no reactor"));
         };
-        let remote = local.reach(&pool.name, address).await?;
+        let remote = local.reach(&pool.name, address, how == DeviceUse::Back).await?;
         let disk: Rc<dyn Disk> = remote.clone();
         let name = disk.name().to_owned();
         if how != DeviceUse::Back && !self.names(&name) {

@@ -211,6 +211,12 @@ impl Node {
         if self.placed(&pool.name).is_ok() {
             self.is_that(pool).await?;
             self.size_maps(pool).await?;
+            let named = pool.devices.iter().filter_map(|d| d.path.clone()).collect::<Vec<_>>();
+            self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
+                p.returns.retain(&named);
+                Box::pin(async { Ok(()) })
+            })
+            .await?;
             // One that has just come, or was found under another name, is known from here on.
             let owner = Owner::Pool(pool.name.clone());
             let kept = |path: &str| self.holds.kept(&owner, Path::new(path));

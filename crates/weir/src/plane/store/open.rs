@@ -98,7 +98,7 @@ pub(super) async fn reach_all(
                     Ok(Found { path: at, disk, name, identity, held, remote: RcWeak::new() })
                 }
                 Source::Remote(address) => {
-                    let disk = local.reach(&pool, &address).await?;
+                    let disk = local.reach(&pool, &address, false).await?;
                     let (name, remote) = (Some(disk.identity().into_owned()), Rc::downgrade(&disk));
                     Ok(Found { path: at, disk, name, identity: None, held: Weak::new(), remote })
                 }
