@@ -105,6 +105,8 @@ pub(crate) struct Shared {
     events: Mutex<VecDeque<Event>>,
     /// Goes up when volumes may not be what they were.
     pub(crate) volumes: AtomicU64,
+    /// Goes up when volumes may not be what they were, whatever their numbers and names say.
+    doubts: AtomicU64,
     /// What the target last said of its power; 0 before the first login.
     power: AtomicU64,
     /// Writes that are not known to be durable, by volume.
@@ -168,6 +170,11 @@ impl Shared {
         self.note(Event::Reconnected);
     }
 
+    /// The list of volumes has changed, or a login has found a target that knows nothing of this session.
+    pub(crate) fn note_doubt(&self) {
+        bump(&self.doubts);
+    }
+
     pub(crate) fn note_resent(&self, n: u64) {
         self.counts.resent.fetch_add(n, Ordering::Relaxed);
     }
@@ -206,6 +213,9 @@ impl Shared {
     /// The target tells something.
     pub(crate) fn event(&self, e: weir_proto_brp::control::Event) {
         let Some(kind) = EventKind::from_code(e.kind) else { return };
+        if kind == EventKind::Volumes {
+            self.note_doubt();
+        }
         self.note(match kind {
             EventKind::Resized => Event::Resized { volume: e.volume, len: e.value },
             EventKind::PathState => Event::PathState { volume: e.volume, state: e.value as u8 },
@@ -298,6 +308,7 @@ impl Session {
             counts: Counts::default(),
             events: Mutex::default(),
             volumes: AtomicU64::new(1),
+            doubts: AtomicU64::new(0),
             power: AtomicU64::new(0),
             unflushed: Mutex::default(),
             here: AtomicBool::new(false),
@@ -387,6 +398,12 @@ impl Session {
     pub fn queue(&self) -> Queue {
         let local = Local::find(self.0.id).expect("the reactor has joined the session");
         Queue::new(local)
+    }
+
+    /// How often the target has told that its list of volumes changed, or was found not to know the session any more: a volume may have
+    /// been away then, and be older than it was. Looked at after a command's end it tells whether the command may have met such a one.
+    pub fn doubts(&self) -> u64 {
+        self.0.doubts.load(Ordering::Acquire)
     }
 
     /// The settings.

@@ -4,9 +4,9 @@ use crate::error::{Error, io_error};
 use crate::planted::{Bug, has};
 use std::any::Any;
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoResult, MILLIS, Nanos, SECONDS};
+use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
 use weir_fabric::Provider;
 use weir_initiator_brp::{Family, Keep, PortId, Secret, Session, SessionConfig};
@@ -41,9 +41,29 @@ pub struct Place {
 /// What is there until the last command has ended.
 struct Reached {
     volume: weir_initiator_brp::Disk,
-    _session: Ends,
+    session: Ends,
+    /// The session's doubts at the beginning.
+    doubts: u64,
+    /// Whether they count.
+    strict: Cell<bool>,
     /// Goes with the rest.
     kept: RefCell<Option<Box<dyn Any>>>,
+}
+
+impl Reached {
+    fn is_doubtful(&self) -> bool {
+        let doubted = self.strict.get() && self.doubts != self.session.0.doubts();
+        doubted && !has(Bug::HealedUnlooked)
+    }
+
+    /// One operation. What may have met another volume, or an older one, has failed.
+    async fn run(&self, op: DiskOp) -> IoResult {
+        if self.is_doubtful() {
+            return Err(IoError::Offline);
+        }
+        let done = run(&self.volume, op).await;
+        if self.is_doubtful() { Err(IoError::Offline) } else { done }
+    }
 }
 
 /// A volume of another node, on the reactor that opened it. The session ends with it, and with its last command.
@@ -85,24 +105,26 @@ impl Remote {
         let ends = Ends(session.clone());
         let opened = timeout(LOGIN, async {
             session.login().await?;
+            let doubts = session.doubts();
             let all = session.queue().list().await?;
             let found = all.iter().find(|v| v.name == place.volume).map(|v| v.uid);
             match found {
-                Some(uid) => session.queue().open_uid(&uid).await.map(Ok),
+                Some(uid) => session.queue().open_uid(&uid).await.map(|v| Ok((v, doubts))),
                 None => Ok(Err(all.into_iter().map(|v| v.name).collect())),
             }
         });
-        let volume = match opened.await {
+        let (volume, doubts) = match opened.await {
             Err(_) => return Err(Error::Silent(place.at.clone())),
             Ok(Err(e)) => return Err(Error::of(&place.at, &e)),
             Ok(Ok(Err(have))) => {
                 let (at, volume) = (place.at.clone(), place.volume.clone());
                 return Err(Error::NoVolume { at, volume, have });
             }
-            Ok(Ok(Ok(volume))) => volume,
+            Ok(Ok(Ok(found))) => found,
         };
         let i = volume.info();
-        let reached = Reached { volume, _session: ends, kept: RefCell::default() };
+        let (strict, kept) = (Cell::new(false), RefCell::default());
+        let reached = Reached { volume, session: ends, doubts, strict, kept };
         Ok(Remote {
             reached: RefCell::new(Rc::new(reached)),
             name: name.to_owned(),
@@ -128,6 +150,17 @@ impl Remote {
     /// What identifies the volume, by whatever path or name it is reached.
     pub fn uid(&self) -> [u8; 16] {
         self.uid
+    }
+
+    /// Whether the volume is to be opened anew when it may not be what it was, which a pool can do without for a while. Else it goes
+    /// on as if nothing had been.
+    pub fn set_strict(&self, yes: bool) {
+        self.reached.borrow().strict.set(yes);
+    }
+
+    /// Whether it may not be what it was, and that counts: it was away, or another machine answers. Nothing is done on it any more.
+    pub fn is_doubtful(&self) -> bool {
+        self.reached.borrow().is_doubtful()
     }
 
     /// Whether its connection is up.
@@ -208,7 +241,7 @@ impl Disk for Remote {
     fn submit(&self, op: DiskOp, token: Token) {
         let reached = self.reached.borrow().clone();
         spawn_task(async move {
-            let done = run(&reached.volume, op).await;
+            let done = reached.run(op).await;
             complete(token, report(done));
         });
     }

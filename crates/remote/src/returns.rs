@@ -100,6 +100,11 @@ impl Returns {
         self.known.borrow_mut().insert(name.to_owned(), Known { disk, uid, ..Known::default() });
     }
 
+    /// Whether it looks after one of this name.
+    pub fn knows(&self, name: &str) -> bool {
+        self.known.borrow().contains_key(name)
+    }
+
     /// The pool is to have no others than these.
     pub fn retain(&self, names: &[String]) {
         self.known.borrow_mut().retain(|name, _| names.contains(name));
@@ -129,16 +134,26 @@ impl Returns {
     }
 
     fn look(self: &Rc<Self>, pool: &Pool) {
-        let (devices, waits) = (pool.status().devices, waits(pool));
+        let (s, waits) = (pool.status(), waits(pool));
+        let devices = s.devices;
+        // A disk here has everything: each doubt about a volume there is worth a look at it.
+        let is_local = |d: &DeviceInfo| {
+            let in_sync = d.state == MemberState::InSync && !d.failed;
+            in_sync && d.name.as_ref().is_some_and(|n| !self.known.borrow().contains_key(n))
+        };
+        let strict = s.copies > 1 && s.whole && devices.iter().any(is_local);
         let mut lost = Vec::new();
         self.known.borrow_mut().retain(|name, k| {
             let standing = k.standing(name, &devices, waits);
             let disk = k.disk.upgrade();
+            disk.iter().for_each(|d| d.set_strict(strict));
             let is_up = disk.as_ref().is_none_or(|d| d.is_up());
             k.down = (!is_up).then(|| k.down.unwrap_or(now()));
             match standing {
                 Standing::Left => return false,
-                Standing::Well | Standing::Here if k.is_long_down() => {
+                Standing::Well | Standing::Here
+                    if k.is_long_down() || disk.as_ref().is_some_and(|d| d.is_doubtful()) =>
+                {
                     // It may be what it was long ago when it is back: the pool looks then.
                     pool.give_up(name);
                 }

@@ -185,6 +185,9 @@ impl Channel {
         // The target may know the channel from a login whose response never came here: then its slots are new
         // to us, and unused.
         let resumed = response.resumed && before == (response.incarnation, response.memory);
+        if !resumed && before != (0, 0) {
+            self.shared.note_doubt();
+        }
         self.power.set(response.power);
         self.shared.note_power(response.power);
         let mut wakers = Vec::new();

@@ -604,8 +604,8 @@ impl Pool {
         self.take_back(disk, true).await
     }
 
-    /// The same where nobody has asked for it. What the operator has decided about the device stays: one that is drained, is to
-    /// leave, or is not to be brought back is not.
+    /// The same where nobody has asked for it. What the operator has decided about the device stays: one that is to
+    /// leave, or is not to be brought back, is not.
     ///
     /// # Errors
     /// As there; [`StoreError::State`]: the operator has decided otherwise.
@@ -642,10 +642,11 @@ impl Pool {
         if !away(&old) {
             return not_now(in_service);
         }
-        let decided = |d: &Device| d.held.get() || d.draining.get() || d.written_off.get();
+        // One that is drained is read, and not filled: a spare that takes its place drains it, too.
+        let decided = |d: &Device| d.held.get() || d.leaving.get() || d.written_off.get();
         if !asked && decided(&old) {
             return not_now(format!(
-                "device {} is drained, is to leave, or is not to be brought back until it is asked for",
+                "device {} is to leave, or is not to be brought back until it is asked for",
                 old.number
             ));
         }

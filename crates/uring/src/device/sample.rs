@@ -102,7 +102,7 @@ mod tests {
         let (small, large) = (1 << 20, 8 << 40);
         for len in [small, large] {
             assert!(found(len, &[]).is_empty());
-            assert_eq!(found(len, &[(1080, b"\x53\xef")]), ["ext4"]);
+            assert_eq!(found(len, &[(1080, b"\x53\xef")]), ["ext2"]);
             assert_eq!(found(len, &[(len - 4096, b"WeirPool")]), ["weir"]);
             assert_eq!(found(len, &[(len - 9, b"x")]), ["data"]);
             // What samples meet, and only that.

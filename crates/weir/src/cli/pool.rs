@@ -22,16 +22,18 @@ pub(crate) enum Command {
         weir pool create fast --device /dev/nvme1n1 --device /dev/nvme2n1\n  \
         weir pool create thin --device dir:/srv/weir/thin\n  weir pool create mem --device ram:4G\n  \
         weir pool create safe --raid 1 --device /dev/nvme1n1 --device /dev/nvme2n1\n  \
-        weir pool create big --raid 10 -d /dev/sda -d /dev/sdb -d /dev/sdc -d /dev/sdd"
+        weir pool create big --raid 10 -d /dev/sda -d /dev/sdb -d /dev/sdc -d /dev/sdd\n  \
+        weir pool create two --raid 1 --device /dev/nvme1n1 --device brp://192.0.2.7/half-a"
     )]
     Create {
         /// Its name.
         name: String,
-        /// A device: file:PATH:SIZE, dir:PATH, block:PATH (or /dev/…), ram:SIZE, null:SIZE. May be repeated.
+        /// A device: file:PATH:SIZE, dir:PATH, block:PATH (or /dev/…), ram:SIZE, null:SIZE, or with --raid a volume of
+        /// another node, brp://HOST/VOLUME. May be repeated.
         #[arg(long = "device", short = 'd', required = true, value_parser = parse::device)]
         devices: Vec<DeviceSpec>,
         /// Protect its volumes with checksums, snapshots and copies. 0: one copy; 1: two devices with the same
-        /// data; 10: pairs of copies over three or more devices. For files and block devices.
+        /// data; 10: pairs of copies over three or more devices. For files, block devices and volumes of other nodes.
         #[arg(long, value_name = "0|1|10")]
         raid: Option<Raid>,
         /// What may be destroyed that is on the devices, in the words of the refusal without it, e.g. ext4,gpt.
@@ -52,7 +54,7 @@ pub(crate) enum Command {
     Import {
         /// What to call it, instead of what it was called.
         name: Option<String>,
-        /// A device of the pool: block:PATH (or /dev/…), file:PATH. Repeated: all that it has, in any order.
+        /// A device of the pool: block:PATH (or /dev/…), file:PATH, brp://HOST/VOLUME. Repeated: all that it has, in any order.
         #[arg(long = "device", short = 'd', required = true, value_parser = parse::device)]
         devices: Vec<DeviceSpec>,
         /// Put before the names of its volumes.

@@ -65,6 +65,22 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a volume is reached for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct For<'a> {
+    /// The pool.
+    pub(super) pool: &'a str,
+    /// The pool has it, and may by another name.
+    pub(super) back: bool,
+}
+
+impl<'a> For<'a> {
+    /// A look, or a new device.
+    pub(super) fn new(pool: &'a str) -> For<'a> {
+        For { pool, back: false }
+    }
+}
+
 /// A use of a volume, as long as a disk is on it.
 struct Claim(Arc<Remotes>, Use);
 
@@ -179,13 +195,8 @@ async fn resolve(address: &RemoteAddress) -> Result<String> {
 }
 
 impl Local {
-    /// Reaches a volume of another node for a pool; `back`: the pool has it, and may by another name.
-    pub(super) async fn reach(
-        &self,
-        pool: &str,
-        address: &RemoteAddress,
-        back: bool,
-    ) -> Result<Rc<Remote>> {
+    /// Reaches a volume of another node for a pool.
+    pub(super) async fn reach(&self, to: For<'_>, address: &RemoteAddress) -> Result<Rc<Remote>> {
         let name = address.to_string();
         let remotes = &self.remotes;
         let place = Place {
@@ -218,7 +229,7 @@ impl Local {
             let hint = "let it be written at the other node: `weir volume set … --read-only off`";
             return refused("it may only be read".into(), hint);
         }
-        let claim = remotes.claim(Use { uid, pool: pool.to_owned(), name }, back)?;
+        let claim = remotes.claim(Use { uid, pool: to.pool.to_owned(), name }, to.back)?;
         remote.keep(Box::new(claim));
         Ok(Rc::new(remote))
     }
@@ -292,7 +303,9 @@ impl Reach for Again {
             let told = |e: Error| if e.reason.is_empty() { e.message } else { e.reason };
             let Some(local) = self.local.upgrade() else { return Err("the node ends".into()) };
             let address: RemoteAddress = name.parse().map_err(told)?;
-            local.reach(self.owner.pool().unwrap_or_default(), &address, true).await.map_err(told)
+            let pool = self.owner.pool().unwrap_or_default();
+            let to = For { pool, back: true };
+            local.reach(to, &address).await.map_err(told)
         })
     }
 }
@@ -318,8 +331,11 @@ async fn contents(disk: &Rc<dyn Disk>) -> Result<Contents> {
             })
         };
         let reads: Vec<_> = some.iter().map(read).collect();
+        let mut all = Vec::new();
         for read in reads {
-            let done = read.await.unwrap_or(Err(weir_base::IoError::Internal));
+            all.push(read.await.unwrap_or(Err(weir_base::IoError::Internal)));
+        }
+        for done in all {
             let (at, buf) = done.map_err(|e| unread(&name, e))?;
             copy.put(at, &buf.to_vec()).map_err(|e| unread(&name, e))?;
         }
@@ -370,7 +386,7 @@ impl Node {
         let (of, back) = (pool.clone(), overwrite.is_none());
         let looked = on(&reactor, move |local: Rc<Local>| {
             Box::pin(async move {
-                let disk: Rc<dyn Disk> = local.reach(&of, &address, back).await?;
+                let disk: Rc<dyn Disk> = local.reach(For { pool: &of, back }, &address).await?;
                 if let Some(overwrite) = overwrite {
                     local.remotes.forget(&of, disk.name());
                     local.check_new(&disk, (&of, own), &overwrite).await?;
@@ -395,7 +411,7 @@ impl Node {
             self.remotes.forget(&of, &name);
             let unmade = on(&reactor, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    let disk: Rc<dyn Disk> = local.reach(&of, &at.parse()?, false).await?;
+                    let disk: Rc<dyn Disk> = local.reach(For::new(&of), &at.parse()?).await?;
                     match weir_store::label_of(&disk).await {
                         Ok(l) if Some(PoolId(l.pool)) == id => clear(&disk).await,
                         _ => Ok(()),

@@ -297,3 +297,36 @@ fn a_far_half_is_replaced_by_a_disk_or_found_at_another_address() {
     d.until("it has left", || is(&d, "healthy") && !at(&d).contains("brp://"));
     assert!(d.read("v", 8 * MIB) == all);
 }
+
+/// While nothing is written, and the connection stays.
+#[test]
+fn a_far_volume_that_was_reverted_gets_what_it_has_lost() {
+    let (mut d, far) = (near("remote-revert"), Far::new("remote-revert-far", "16M").lets_in());
+    far.d.ok(&format!("pool create safe --raid 0 --device file:{}:1G", far.d.path("safe")));
+    far.d.ok("volume create back --pool safe --size 512M");
+    far.d.ok("map create all back");
+    let (local, url) = (d.path("disk0"), far.url("back"));
+    d.ok(&format!("pool create p --raid 1 --device file:{local}:512M --device {url}"));
+    d.ok("volume create v --pool p --size 64M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let (file, _) = data(&d, 10, 8 * MIB);
+    d.write("v", &file);
+    far.d.ok("snapshot create back@s");
+    let (file, all) = data(&d, 11, 8 * MIB);
+    d.write("v", &file);
+    far.d.ok("map delete all back --force");
+    // The target looks now and then only.
+    std::thread::sleep(Duration::from_secs(2));
+    far.d.ok("snapshot revert back@s --yes");
+    far.d.ok("map create all back");
+    d.until("it is looked at", || live(&d)["counters"]["devices_failed"] != 0);
+    d.until("it is back", || is(&d, "healthy"));
+    // The far half alone.
+    d.kill();
+    fs::remove_file(&local).expect("it is lost");
+    d.start();
+    d.ok("pool force p --yes");
+    d.until("it is served", || is(&d, "degraded"));
+    assert!(d.read("v", 8 * MIB) == all);
+}

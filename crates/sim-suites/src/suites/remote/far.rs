@@ -5,7 +5,7 @@ use crate::srp::{DiskVolume, Fault};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::{MILLIS, Prng, SECONDS};
+use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_fabric::Provider;
 use weir_mem::{BufPool, PoolConfig};
 use weir_proto_scsi::geometry::Geometry;
@@ -125,12 +125,12 @@ impl Far {
         all
     }
 
-    /// It dies, and comes back after 10 s with a volume like this.
-    pub(super) fn die_and_be(self: &Rc<Self>, w: &World, image: Vec<u8>) {
+    /// It dies, and comes back after that time with a volume like this.
+    pub(super) fn die_and_be(self: &Rc<Self>, w: &World, image: Vec<u8>, away: Nanos) {
         self.serving.take();
         self.node.kill();
         let me = self.clone();
-        w.after(10 * SECONDS, move |_| {
+        w.after(away, move |_| {
             me.medium.poke(0, &image);
             me.node.restart();
             if let Err(Wrong(e)) = me.serve() {

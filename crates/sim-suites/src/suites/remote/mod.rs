@@ -267,7 +267,7 @@ impl Story {
         Ok(pool)
     }
 
-    /// While it is away for longer than the pool waits, the far volume becomes what it was a while ago. Hosts may do nothing meanwhile.
+    /// While it is away, also for a moment, the far volume becomes what it was a while ago. Hosts may do nothing meanwhile.
     fn go_back(&mut self) -> Result<(), Wrong> {
         self.be_well()?;
         let before = self.far.image();
@@ -277,7 +277,8 @@ impl Story {
             self.load.stop();
         }
         self.w.run_for(SECONDS);
-        self.far.die_and_be(&self.w, before);
+        let away = self.rng.below([100 * MILLIS, 10 * SECONDS][self.w.now() as usize % 2]);
+        self.far.die_and_be(&self.w, before, away);
         self.w.run_for(20 * SECONDS);
         Ok(())
     }

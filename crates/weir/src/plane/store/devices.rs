@@ -4,6 +4,7 @@ use super::open::failed;
 use super::{Node, OpenPool, Pool};
 use crate::plane::devices::{Make, Owner, check_words, closed, in_use};
 use crate::plane::local::Local;
+use crate::plane::remote::For;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -84,7 +85,8 @@ impl OpenPool {
         let Some(local) = get_local::<Local>() else {
             return Err(Error::new(Code::Internal, "the pool is on no reactor"));
         };
-        let remote = local.reach(&pool.name, address, how == DeviceUse::Back).await?;
+        let to = For { pool: &pool.name, back: how == DeviceUse::Back };
+        let remote = local.reach(to, address).await?;
         let disk: Rc<dyn Disk> = remote.clone();
         let name = disk.name().to_owned();
         if how != DeviceUse::Back && !self.names(&name) {
@@ -92,7 +94,8 @@ impl OpenPool {
             local.take_new(&disk, (&pool.name, id)).await?;
         }
         let done = self.put_disk(disk, how).await;
-        if done.is_ok() || self.names(&name) {
+        // What was refused is not the pool's: that has what it had by this name.
+        if done.is_ok() || self.names(&name) && !self.returns.knows(&name) {
             self.returns.add(&name, Some(&remote));
         }
         done.map_err(|e| wrong(&e))

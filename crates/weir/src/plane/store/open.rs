@@ -5,6 +5,7 @@ use super::used::Used;
 use super::{Node, OpenPool};
 use crate::plane::devices::Owner;
 use crate::plane::local::Local;
+use crate::plane::remote::For;
 use std::fs::File;
 use std::path::Path;
 use std::rc::{Rc, Weak as RcWeak};
@@ -98,7 +99,7 @@ pub(super) async fn reach_all(
                     Ok(Found { path: at, disk, name, identity, held, remote: RcWeak::new() })
                 }
                 Source::Remote(address) => {
-                    let disk = local.reach(&pool, &address, false).await?;
+                    let disk = local.reach(For::new(&pool), &address).await?;
                     let (name, remote) = (Some(disk.identity().into_owned()), Rc::downgrade(&disk));
                     Ok(Found { path: at, disk, name, identity: None, held: Weak::new(), remote })
                 }

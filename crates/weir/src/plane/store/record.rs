@@ -19,6 +19,8 @@ use weir_disk::Disk;
 use weir_mem::Slice;
 use weir_store::{Options, StoreError};
 
+/// Who has volumes of other nodes that are looked at for an import.
+const TO_IMPORT: &str = "a pool to import";
 /// What the volume is called on the devices.
 const NAME: &str = ".config";
 const BLOCK: u64 = 4096;
@@ -313,7 +315,7 @@ async fn look(local: &Rc<Local>, devices: Devices, force: bool) -> Result<PoolFo
         )
     };
     let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
-    for (path, found) in reach_all(local, "a pool to import", devices).await {
+    for (path, found) in reach_all(local, TO_IMPORT, devices).await {
         let disk = found?.disk;
         weir_store::label_of(&disk)
             .await
@@ -409,6 +411,7 @@ impl Node {
         .await;
         let release = |path: String| self.holds.release_path(&Owner::Look, Path::new(&path));
         closed(async { paths.into_iter().for_each(release) }).await;
+        self.remotes.let_go(TO_IMPORT).await;
         found
     }
 }
