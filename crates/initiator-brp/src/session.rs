@@ -107,6 +107,8 @@ pub(crate) struct Shared {
     pub(crate) volumes: AtomicU64,
     /// Goes up when volumes may not be what they were, whatever their numbers and names say.
     doubts: AtomicU64,
+    /// Commands under way are sent again to a target that knows nothing of them.
+    pub(crate) resends: AtomicBool,
     /// What the target last said of its power; 0 before the first login.
     power: AtomicU64,
     /// Writes that are not known to be durable, by volume.
@@ -309,6 +311,7 @@ impl Session {
             events: Mutex::default(),
             volumes: AtomicU64::new(1),
             doubts: AtomicU64::new(0),
+            resends: AtomicBool::new(true),
             power: AtomicU64::new(0),
             unflushed: Mutex::default(),
             here: AtomicBool::new(false),
@@ -404,6 +407,12 @@ impl Session {
     /// been away then, and be older than it was. Looked at after a command's end it tells whether the command may have met such a one.
     pub fn doubts(&self) -> u64 {
         self.0.doubts.load(Ordering::Acquire)
+    }
+
+    /// Whether commands under way are sent again to a target that knows nothing of the session, as they are at first. Else they fail:
+    /// a volume there may be older than it was.
+    pub fn set_resends(&self, yes: bool) {
+        self.0.resends.store(yes, Ordering::Release);
     }
 
     /// The settings.

@@ -155,7 +155,9 @@ impl Remote {
     /// Whether the volume is to be opened anew when it may not be what it was, which a pool can do without for a while. Else it goes
     /// on as if nothing had been.
     pub fn set_strict(&self, yes: bool) {
-        self.reached.borrow().strict.set(yes);
+        let reached = self.reached.borrow();
+        reached.strict.set(yes);
+        reached.session.0.set_resends(!yes || has(Bug::HealedUnlooked));
     }
 
     /// Whether it may not be what it was, and that counts: it was away, or another machine answers. Nothing is done on it any more.

@@ -7,13 +7,6 @@ weir_base::planted_bugs! {
     NothingReturns,
     /// One whose connection was down for long goes on as if nothing had been.
     HealedUnlooked,
-    /// What comes back is the volume that has the name now, whichever that is.
-    AnyVolumeReturns,
     /// A flush is done when it is sent.
     FlushIsNothing,
-}
-
-impl Bug {
-    /// Those that only tests look for: in no suite another volume gets a name.
-    pub const TESTS: &[Bug] = &[Bug::AnyVolumeReturns];
 }

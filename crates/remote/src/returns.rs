@@ -93,16 +93,29 @@ impl Returns {
         self.pool.borrow().clone()
     }
 
+    /// Whether a disk here has everything, so that each doubt about a volume elsewhere is worth a look at it: one of two copies is on
+    /// each of two devices, and the other one is of no other node.
+    fn is_strict(&self, pool: &Pool) -> bool {
+        let s = pool.status();
+        let is_local = |d: &DeviceInfo| {
+            let in_sync = d.state == MemberState::InSync && !d.failed;
+            in_sync && d.name.as_ref().is_some_and(|n| !self.known.borrow().contains_key(n))
+        };
+        s.copies == 2 && s.devices.len() == 2 && s.devices.iter().any(is_local)
+    }
+
     /// The pool has got this volume, or is to get it back.
     pub fn add(&self, name: &str, disk: Option<&Rc<Remote>>) {
+        self.put(name, disk);
+        if let (Some(disk), Some(pool)) = (disk, self.pool()) {
+            disk.set_strict(self.is_strict(&pool));
+        }
+    }
+
+    fn put(&self, name: &str, disk: Option<&Rc<Remote>>) {
         let uid = disk.map(|d| d.uid());
         let disk = disk.map(Rc::downgrade).unwrap_or_default();
         self.known.borrow_mut().insert(name.to_owned(), Known { disk, uid, ..Known::default() });
-    }
-
-    /// Whether it looks after one of this name.
-    pub fn knows(&self, name: &str) -> bool {
-        self.known.borrow().contains_key(name)
     }
 
     /// The pool is to have no others than these.
@@ -134,14 +147,7 @@ impl Returns {
     }
 
     fn look(self: &Rc<Self>, pool: &Pool) {
-        let (s, waits) = (pool.status(), waits(pool));
-        let devices = s.devices;
-        // A disk here has everything: each doubt about a volume there is worth a look at it.
-        let is_local = |d: &DeviceInfo| {
-            let in_sync = d.state == MemberState::InSync && !d.failed;
-            in_sync && d.name.as_ref().is_some_and(|n| !self.known.borrow().contains_key(n))
-        };
-        let strict = s.copies > 1 && s.whole && devices.iter().any(is_local);
+        let (devices, waits, strict) = (pool.status().devices, waits(pool), self.is_strict(pool));
         let mut lost = Vec::new();
         self.known.borrow_mut().retain(|name, k| {
             let standing = k.standing(name, &devices, waits);
@@ -196,7 +202,7 @@ impl Returns {
             let k = known.get(name).ok_or("it has left the pool")?;
             (k.disk.upgrade(), k.uid)
         };
-        if uid.is_some_and(|uid| uid != disk.uid()) && !has(Bug::AnyVolumeReturns) {
+        if uid.is_some_and(|uid| uid != disk.uid()) {
             return Err(ANOTHER.into());
         }
         if waits(&pool) {
@@ -207,11 +213,16 @@ impl Returns {
             return pool.resume().await.map_err(|e| e.to_string());
         }
         let (weak, uid) = (Rc::downgrade(&disk), disk.uid());
-        pool.attach_again(disk as Rc<dyn Disk>).await.map_err(|e| e.to_string())?;
-        tracing::info!("{name} is back");
-        if let Some(k) = self.known.borrow_mut().get_mut(name) {
+        disk.set_strict(self.is_strict(&pool));
+        let done = pool.attach_again(disk as Rc<dyn Disk>).await;
+        // It may have got it, and failed late.
+        if weak.strong_count() > 0
+            && let Some(k) = self.known.borrow_mut().get_mut(name)
+        {
             (k.disk, k.uid) = (weak, Some(uid));
         }
+        done.map_err(|e| e.to_string())?;
+        tracing::info!("{name} is back");
         Ok(())
     }
 }

@@ -107,7 +107,7 @@ impl Bug {
                 Bug::Bio(bio::Bug::ResentAsNew),
             ],
             "remote" => {
-                let mut all = but(remote::Bug::ALL, remote::Bug::TESTS, Bug::Remote);
+                let mut all = but(remote::Bug::ALL, &[], Bug::Remote);
                 all.push(Bug::Bio(bio::Bug::LostCacheNotTold));
                 all
             }

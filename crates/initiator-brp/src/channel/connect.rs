@@ -187,6 +187,9 @@ impl Channel {
         let resumed = response.resumed && before == (response.incarnation, response.memory);
         if !resumed && before != (0, 0) {
             self.shared.note_doubt();
+            if !self.shared.resends.load(std::sync::atomic::Ordering::Acquire) {
+                self.fail_commands(Error::PathDown);
+            }
         }
         self.power.set(response.power);
         self.shared.note_power(response.power);

@@ -295,6 +295,13 @@ impl Channel {
 
     /// Commands fail; those that are with the target keep their slots until that is settled.
     fn fail_all(&self, e: Error) {
+        self.fail_commands(e);
+        // Whoever waits for a slot finds the path down; the units given here belong to no slot.
+        self.slot_units.signal_n(self.slot_units.waiting() as u32);
+    }
+
+    /// The same, where the path goes on: who waits for a slot still does.
+    fn fail_commands(&self, e: Error) {
         let mut wakers = Vec::new();
         {
             let mut t = self.table.borrow_mut();
@@ -314,8 +321,6 @@ impl Channel {
             self.pending.borrow_mut().retain(|tag| t.slots[usize::from(*tag)].numbered);
         }
         wakers.into_iter().for_each(|w| w.wake());
-        // Whoever waits for a slot finds the path down; the units given here belong to no slot.
-        self.slot_units.signal_n(self.slot_units.waiting() as u32);
     }
 
     /// Commands that nobody waits for any more and of which the target has not told the end, by slot and order. Not those

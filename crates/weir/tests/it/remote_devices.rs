@@ -330,3 +330,22 @@ fn a_far_volume_that_was_reverted_gets_what_it_has_lost() {
     d.until("it is served", || is(&d, "degraded"));
     assert!(d.read("v", 8 * MIB) == all);
 }
+
+/// What answers at its address is another machine for a while.
+#[test]
+fn another_volume_of_the_same_name_does_not_come_back() {
+    let (d, mut far) = (near("remote-name"), Far::new("remote-name-far", "512M").lets_in());
+    mirror(&d, &far);
+    far.d.kill();
+    let mut other = Daemon::new("remote-name-other");
+    other.start_at(&far.listen, &[]);
+    other.wait();
+    other.ok(&format!("pool create far --device file:{}:1G", other.path("far")));
+    other.ok("volume create half --pool far --size 512M");
+    other.ok("host create all --allow-any");
+    other.ok("map create all half");
+    d.until("it is said", || live(&d)["reason"].to_string().contains("another volume"));
+    other.stop();
+    far.start();
+    d.until("it is back", || is(&d, "healthy"));
+}

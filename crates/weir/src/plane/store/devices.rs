@@ -94,8 +94,8 @@ impl OpenPool {
             local.take_new(&disk, (&pool.name, id)).await?;
         }
         let done = self.put_disk(disk, how).await;
-        // What was refused is not the pool's: that has what it had by this name.
-        if done.is_ok() || self.names(&name) && !self.returns.knows(&name) {
+        // It may have got it, and failed late; what was refused nobody else has.
+        if Rc::strong_count(&remote) > 1 {
             self.returns.add(&name, Some(&remote));
         }
         done.map_err(|e| wrong(&e))
