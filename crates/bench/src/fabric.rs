@@ -6,7 +6,7 @@ use weir_fabric::Provider;
 use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
 use weir_fabric_verbs::Verbs;
 use weir_reactor::Reactor;
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 /// How to reach a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +33,7 @@ impl Fabric {
             Fabric::Iwarp => {
                 let crc = if crc { CrcPolicy::Require } else { CrcPolicy::Off };
                 let config = Config { crc, ..Config::default() };
-                Ok(Rc::new(Iwarp::new(reactor, ring, config)))
+                Ok(Rc::new(Iwarp::new(reactor, TcpNetwork::new(ring), config)))
             }
             Fabric::Verbs => {
                 let verbs = weir_fabric_verbs::load().and_then(|lib| {

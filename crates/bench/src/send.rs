@@ -11,7 +11,7 @@ use weir_fabric::{Connection, FabricError, Params, Provider, RecvQueue, SendFlag
 use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
 use weir_mem::Slice;
 use weir_reactor::{CompletionQueue, PollMode, Reactor, Token, now, timeout};
-use weir_uring::{Ring, pin_to_core};
+use weir_uring::{Ring, TcpNetwork, pin_to_core};
 
 /// Receives posted by each end.
 const RECEIVES: u32 = 128;
@@ -126,7 +126,7 @@ fn on_reactor<T: 'static, F: Future<Output = Result<T, SendError>> + 'static>(
     let ring = Ring::new()?;
     let reactor = Reactor::new(Rc::new(ring.clone()));
     let config = Config { crc: CrcPolicy::Off, ..Config::default() };
-    let iwarp = Iwarp::new(&reactor, &ring, config);
+    let iwarp = Iwarp::new(&reactor, TcpNetwork::new(&ring), config);
     let found = reactor.block_on(PollMode::Busy, work(iwarp));
     reactor.shutdown();
     found

@@ -22,7 +22,7 @@ use weir_proto_srp::PortId;
 use weir_reactor::{PollMode, Reactor, sleep};
 use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
 use weir_target_srp::{Target, TargetConfig};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 const LEN: u64 = 1 << 20;
 const HOST: PortId = PortId::new(7, 1);
@@ -103,7 +103,7 @@ fn serve(any: bool, spoil: Option<u64>) -> Served {
     let thread = std::thread::spawn(move || {
         let ring = Ring::new().unwrap();
         let reactor = Reactor::new(Rc::new(ring.clone()));
-        let provider = Iwarp::new(&reactor, &ring, Config::default());
+        let provider = Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default());
         reactor.block_on(PollMode::Sleep, async move {
             let config = TargetConfig {
                 requests: 256,

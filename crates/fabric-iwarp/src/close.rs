@@ -2,6 +2,7 @@
 
 use crate::conn::{Conn, State};
 use crate::provider::Shared;
+use std::rc::Rc;
 use weir_base::SECONDS;
 use weir_fabric::status;
 use weir_proto_iwarp::{Fault, tx};
@@ -51,9 +52,13 @@ impl Conn {
             return;
         }
         if let Some(me) = shared.get(self.slot) {
+            // What it holds is not held for that when it is down.
+            let me = Rc::downgrade(&me);
             spawn_task(async move {
                 sleep(PATIENCE).await;
-                if let Some(s) = me.shared() {
+                if let Some(me) = me.upgrade()
+                    && let Some(s) = me.shared()
+                {
                     me.down(&s, "the peer did not close in time");
                 }
             });

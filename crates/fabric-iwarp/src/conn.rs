@@ -1,7 +1,9 @@
 //! One connection: what its halves share, and the verbs on it.
 
+use crate::planted::{Bug, has};
 use crate::provider::{Iwarp, Shared};
 use crate::receive::Rx;
+use crate::setup;
 use crate::transmit::Tx;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +16,7 @@ use weir_proto_iwarp::mpa::Negotiated;
 use weir_proto_iwarp::read_queue::{Inbound, Outbound};
 use weir_proto_iwarp::stag::{self, StagTable};
 use weir_reactor::{Completion, Token, WaitChannel, complete, now};
-use weir_uring::{TcpStream, Watch};
+use weir_stream::{Stream, Watch};
 
 /// How far a connection has come on its way down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +33,9 @@ pub(crate) struct Conn {
     pub(crate) slot: usize,
     qp: u32,
     peer: String,
-    pub(crate) stream: TcpStream,
-    watch: RefCell<Option<Watch>>,
+    // Before the stream, which it looks at.
+    watch: RefCell<Option<Box<dyn Watch>>>,
+    pub(crate) stream: Box<dyn Stream>,
     shared: Weak<Shared>,
     pub(crate) crc: bool,
     pub(crate) rx: RefCell<Rx>,
@@ -67,28 +70,23 @@ impl Conn {
     /// Puts an agreed connection into service. `early` are bytes that came after the start-up frame.
     pub(crate) fn start(
         provider: &Iwarp,
-        stream: TcpStream,
+        stream: Box<dyn Stream>,
         agreed: Negotiated,
         recv: Rc<SoftRecvQueue>,
         early: &[u8],
     ) -> Rc<Conn> {
-        use std::os::fd::AsRawFd;
         let shared = &provider.0;
         let config = &shared.config;
         let slot = shared.reserve();
         let conn = Rc::new(Conn {
             slot,
             qp: shared.next_qp(),
-            peer: stream.peer(),
-            watch: RefCell::new(Some(shared.ring.watch(
-                stream.as_raw_fd(),
-                slot as u64,
-                shared.ready.clone(),
-            ))),
+            peer: setup::words(stream.peer()),
+            watch: RefCell::new(Some(stream.watch(slot as u64, shared.ready.clone()))),
             stream,
             shared: Rc::downgrade(shared),
             crc: agreed.crc,
-            rx: RefCell::new(Rx::new(agreed.crc, early)),
+            rx: RefCell::new(Rx::new(agreed.crc, if has(Bug::EarlyLost) { &[] } else { early })),
             tx: RefCell::new(Tx::new(agreed.crc, config.fpdu_payload)),
             keys: RefCell::default(),
             reads_out: RefCell::new(Outbound::new(agreed.reads_out)),
@@ -118,7 +116,7 @@ impl Conn {
         self.qp
     }
 
-    /// Has the ring tell when the socket has something for us, or takes something, unless it is down.
+    /// Has us told when the stream has something for us, or takes something, unless it is down.
     pub(crate) fn arm(&self, writable: bool) {
         if let Some(w) = &*self.watch.borrow() {
             w.arm(writable);

@@ -22,6 +22,7 @@ impl Conn {
 
     /// The peer has acknowledged all up to byte `at` of the stream, or will never do so.
     fn has_arrived(&self, at: u64) -> bool {
-        self.is_down() || self.tx.borrow().sent() - self.stream.unacknowledged() >= at
+        // What is not acknowledged may be older than the first byte of the queue: the frames of the set-up.
+        self.is_down() || self.tx.borrow().sent() >= at + self.stream.unacknowledged()
     }
 }

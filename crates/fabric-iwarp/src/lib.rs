@@ -1,11 +1,11 @@
-//! iWARP in user space over TCP: the default [`Provider`](weir_fabric::Provider).
+//! iWARP in user space over byte streams (TCP): the default [`Provider`](weir_fabric::Provider).
 //!
 //! Needs no RDMA hardware or module on this side; a Linux host with the in-tree `siw` driver attaches
 //! with its own `ib_srp` and `nvme-rdma`. The protocol itself is `weir-proto-iwarp` (MPA, DDP, RDMAP); this
 //! crate moves its bytes.
 //!
-//! A busy socket is read and written without waiting once per turn of the reactor; one that falls
-//! silent is handed to the ring to watch, so that an idle node sleeps.
+//! A busy stream is read and written without waiting once per turn of the reactor; one that falls
+//! silent is watched, so that an idle node sleeps.
 
 #![cfg_attr(
     not(test),
@@ -16,6 +16,7 @@ mod close;
 mod conn;
 mod flush;
 mod lobby;
+pub mod planted;
 mod provider;
 mod receive;
 mod setup;

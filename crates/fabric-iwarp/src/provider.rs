@@ -4,18 +4,17 @@ use crate::conn::Conn;
 use crate::setup;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, Prng};
 use weir_fabric::{Connected, FabricError, Listener, Params, Provider, RecvQueue, SoftRecvQueue};
 use weir_proto_iwarp::mpa::{CrcPolicy, Policy};
 use weir_reactor::{LocalFuture, Poller, Reactor, contained, now};
-use weir_uring::{Congestion, Ring, SocketOptions};
+use weir_stream::{Network, Ready};
 
 /// Bytes received from a socket at most in one go; shared by all connections of the reactor.
 pub(crate) const STAGING: usize = 128 << 10;
 const _: () = assert!(weir_proto_iwarp::rx::MIN_STAGING * 4 <= STAGING);
-/// A connection silent for so long is watched by the ring instead of polled.
+/// A connection silent for so long is watched instead of polled.
 const SILENT: Nanos = 2 * MILLIS;
 
 /// Settings of the provider.
@@ -23,8 +22,6 @@ const SILENT: Nanos = 2 * MILLIS;
 pub struct Config {
     /// Whether FPDUs carry a CRC32C.
     pub crc: CrcPolicy,
-    /// Buffers and congestion control of the sockets.
-    pub socket: SocketOptions,
     /// Payload bytes of one FPDU at most, a multiple of 4096 up to 61440.
     pub fpdu_payload: usize,
     /// Work requests of one connection at once.
@@ -39,8 +36,6 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             crc: CrcPolicy::Off,
-            // BBR, the default of some systems, stalls: it wants few packets in flight on a short link.
-            socket: SocketOptions { buffer: 0, congestion: Congestion::Cubic },
             fpdu_payload: 61440,
             send_queue: 4096,
             registrations: 4096,
@@ -50,7 +45,7 @@ impl Default for Config {
 }
 
 pub(crate) struct Shared {
-    pub(crate) ring: Ring,
+    pub(crate) network: Rc<dyn Network>,
     pub(crate) config: Config,
     pub(crate) prng: RefCell<Prng>,
     /// By connection number's low bits; the slot is used again when a connection has ended.
@@ -61,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) dirty: RefCell<Vec<Rc<Conn>>>,
     /// Kept for its memory.
     flushing: Cell<Vec<Rc<Conn>>>,
-    pub(crate) ready: Rc<RefCell<VecDeque<u64>>>,
+    pub(crate) ready: Ready,
     pub(crate) staging: RefCell<Vec<u8>>,
     next_qp: Cell<u32>,
 }
@@ -71,12 +66,14 @@ pub(crate) struct Shared {
 pub struct Iwarp(pub(crate) Rc<Shared>);
 
 impl Iwarp {
-    /// Adds the provider to `reactor`, whose driver is `ring`.
-    pub fn new(reactor: &Reactor, ring: &Ring, config: Config) -> Iwarp {
+    /// Adds the provider to `reactor`, whose streams are those of `network`.
+    pub fn new(reactor: &Reactor, network: Rc<dyn Network>, config: Config) -> Iwarp {
+        // The keys are to be hard to guess.
+        let prng = RefCell::new(Prng::new(network.secret()));
         let shared = Rc::new(Shared {
-            ring: ring.clone(),
+            network,
             config,
-            prng: RefCell::new(Prng::new(secure_seed())),
+            prng,
             conns: RefCell::default(),
             free: RefCell::default(),
             hot: RefCell::default(),
@@ -86,7 +83,7 @@ impl Iwarp {
             staging: RefCell::new(vec![0; STAGING]),
             next_qp: Cell::new(1),
         });
-        reactor.add_poller(shared.clone());
+        reactor.add_poller(Rc::new(Turns(shared.clone())));
         Iwarp(shared)
     }
 
@@ -98,15 +95,6 @@ impl Iwarp {
     pub fn connections(&self) -> usize {
         self.0.conns.borrow().iter().flatten().count()
     }
-}
-
-/// A seed that nobody can guess, for the keys.
-fn secure_seed() -> u64 {
-    let mut seed = [0u8; 8];
-    // SAFETY: fills eight bytes of a local.
-    let n = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), 8, 0) };
-    assert_eq!(n, 8, "the operating system's random source");
-    u64::from_ne_bytes(seed)
 }
 
 impl Shared {
@@ -134,7 +122,7 @@ impl Shared {
     }
 
     pub(crate) fn remove(&self, slot: usize) {
-        let conn = self.conns.borrow_mut()[slot].take();
+        let conn = self.conns.borrow_mut().get_mut(slot).and_then(Option::take);
         if conn.is_some() {
             self.free.borrow_mut().push(slot);
         }
@@ -157,7 +145,33 @@ impl Shared {
     }
 }
 
-impl Poller for Shared {
+/// The provider's part of each turn. It goes with the reactor, however long somebody has the provider.
+struct Turns(Rc<Shared>);
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        for c in self.0.conns.take().into_iter().flatten() {
+            c.down(&self.0, "the reactor has ended");
+        }
+        drop((self.0.hot.take(), self.0.dirty.take()));
+    }
+}
+
+impl Poller for Turns {
+    fn poll(&self) -> bool {
+        self.0.poll()
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
+
+    fn arm(&self) -> bool {
+        self.0.arm()
+    }
+}
+
+impl Shared {
     fn poll(&self) -> bool {
         loop {
             let Some(slot) = self.ready.borrow_mut().pop_front() else { break };

@@ -2,11 +2,9 @@
 
 use crate::conn::Conn;
 use crate::lobby::Lobby;
-use crate::provider::{Iwarp, Shared};
+use crate::provider::Iwarp;
 use std::cell::RefCell;
-use std::io::IoSliceMut;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::AsRawFd;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use weir_base::SECONDS;
 use weir_fabric::{
@@ -14,22 +12,23 @@ use weir_fabric::{
 };
 use weir_proto_iwarp::mpa::{self, Kind};
 use weir_reactor::{LocalFuture, WaitChannel, sleep, spawn_task, timeout};
-use weir_uring::{TcpListener, TcpStream};
+use weir_stream::{Accepted, Network, Parted, Stream};
 
 /// How long a peer may take for a start-up frame (siw as initiator waits 10 s for ours).
 const FRAME_PATIENCE: u64 = 5 * SECONDS;
 const CONNECT_PATIENCE: u64 = 10 * SECONDS;
 
-fn resolve(addr: &str) -> Result<SocketAddr, FabricError> {
-    let bad = |why: String| FabricError::Address(addr.to_owned(), why);
-    addr.to_socket_addrs()
-        .map_err(|e| bad(format!("{e}; expected ip:port or [ipv6]:port")))?
-        .next()
-        .ok_or_else(|| bad("it names no address".into()))
+fn resolve(network: &dyn Network, addr: &str) -> Result<SocketAddr, FabricError> {
+    network.resolve(addr).map_err(|why| FabricError::Address(addr.to_owned(), why))
+}
+
+/// A peer's address, or words saying that there is none.
+pub(crate) fn words(peer: Option<SocketAddr>) -> String {
+    peer.map_or_else(|| "(disconnected)".into(), |a| a.to_string())
 }
 
 struct IwarpListener {
-    socket: TcpListener,
+    waiting: Box<dyn weir_stream::Listener>,
     local: String,
     lobby: RefCell<Lobby<Handshake>>,
     /// Counts those whose requests have come, and of these a few that have gone again.
@@ -38,15 +37,16 @@ struct IwarpListener {
 
 pub(crate) fn listen(provider: &Iwarp, addr: &str) -> Result<Rc<dyn Listener>, FabricError> {
     let bad = |e: std::io::Error| FabricError::Address(addr.to_owned(), e.to_string());
-    let socket = TcpListener::bind(resolve(addr)?).map_err(bad)?;
-    let local = socket.local_addr().map_err(bad)?.to_string();
+    let network = &provider.0.network;
+    let waiting = network.listen(resolve(&**network, addr)?).map_err(bad)?;
+    let local = waiting.local_addr().to_string();
     let listener = Rc::new(IwarpListener {
-        socket,
+        waiting,
         local,
         lobby: RefCell::new(Lobby::new(provider.0.config.half_open)),
         arrived: WaitChannel::new(0),
     });
-    spawn_task(accept_loop(provider.0.clone(), Rc::downgrade(&listener)));
+    spawn_task(accept_loop(Rc::downgrade(&listener)));
     Ok(listener)
 }
 
@@ -69,17 +69,12 @@ impl Listener for IwarpListener {
     }
 }
 
-/// The process, or the system, has no descriptor left.
-fn none_left(e: &std::io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}
-
 /// Connections that are taken in one turn of the reactor. Who is sent away may come again before the queue is empty.
 const A_TURN: u64 = 16;
 
 /// Takes every connection at once, so that nobody waits in the kernel's queue behind peers that say nothing; but those that
 /// were let in have their turns in between.
-async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>) {
+async fn accept_loop(listener: std::rc::Weak<IwarpListener>) {
     for number in 0.. {
         if number % A_TURN == A_TURN - 1 {
             // Until the next turn.
@@ -87,31 +82,34 @@ async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>)
         }
         let stream = loop {
             let Some(l) = listener.upgrade() else { return };
-            let next = l.socket.try_accept(shared.config.socket);
-            let fd = l.socket.as_raw_fd();
-            drop(l);
-            match next {
-                Ok(Ok(s)) => break s,
-                Ok(Err(_)) => {
-                    // The end of the socket ends this too.
-                    shared.ring.ready(fd, false).await;
+            match l.waiting.accept() {
+                Accepted::Stream(s) => break s,
+                Accepted::Nobody => {
+                    let next = l.waiting.ready();
+                    drop(l);
+                    // The end of the listener ends this too.
+                    next.await;
                 }
-                // Out of descriptors: who says nothing gives one back. Or the peer is gone already.
-                Err(e) => {
-                    let l = listener.upgrade().filter(|_| none_left(&e));
-                    let gone = l.and_then(|l| l.lobby.borrow_mut().make_room());
+                Accepted::NoDescriptor => {
+                    // Who says nothing gives one back.
+                    let gone = l.lobby.borrow_mut().make_room();
+                    drop(l);
                     match gone {
                         Some(task) => weir_reactor::cancel(task),
                         None => sleep(SECONDS / 100).await,
                     }
                 }
+                Accepted::Gone => {
+                    drop(l);
+                    sleep(SECONDS / 100).await;
+                }
             }
         };
         let Some(l) = listener.upgrade() else { return };
         // One that is gone already says nothing more.
-        let Some(from) = stream.peer_ip() else { continue };
-        let task = spawn_task(greet(shared.clone(), listener.clone(), number, stream));
-        let gone = l.lobby.borrow_mut().enter(number, from, task);
+        let Some(from) = stream.peer() else { continue };
+        let task = spawn_task(greet(listener.clone(), number, stream));
+        let gone = l.lobby.borrow_mut().enter(number, from.ip(), task);
         if let Some(task) = gone {
             // Its connection ends with it.
             weir_reactor::cancel(task);
@@ -120,13 +118,8 @@ async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>)
 }
 
 /// Reads a peer's request.
-async fn greet(
-    shared: Rc<Shared>,
-    listener: std::rc::Weak<IwarpListener>,
-    number: u64,
-    stream: TcpStream,
-) {
-    let frame = timeout(FRAME_PATIENCE, read_frame(&shared, &stream, Kind::Request)).await;
+async fn greet(listener: std::rc::Weak<IwarpListener>, number: u64, stream: Box<dyn Stream>) {
+    let frame = timeout(FRAME_PATIENCE, read_frame(&*stream, Kind::Request)).await;
     let request = match &frame {
         Ok(Ok((bytes, _))) => mpa::Request::decode(bytes).ok(),
         _ => None,
@@ -135,18 +128,14 @@ async fn greet(
     let (Some(request), Ok(Ok((_, early)))) = (request, frame) else {
         return l.lobby.borrow_mut().leave(number);
     };
-    let h = Handshake { peer: stream.peer(), stream, request, early };
+    let h = Handshake { peer: words(stream.peer()), stream: stream.part(), request, early };
     if l.lobby.borrow_mut().ready(number, h) {
         l.arrived.signal();
     }
 }
 
 /// Reads exactly one start-up frame; gives it and what came behind it.
-async fn read_frame(
-    shared: &Shared,
-    stream: &TcpStream,
-    kind: Kind,
-) -> Result<(Vec<u8>, Vec<u8>), FabricError> {
+async fn read_frame(stream: &dyn Stream, kind: Kind) -> Result<(Vec<u8>, Vec<u8>), FabricError> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
         match mpa::frame_len(&bytes, kind) {
@@ -158,33 +147,21 @@ async fn read_frame(
             Ok(_) => {}
         }
         let mut part = [0u8; 1024];
-        match stream.try_recv(&mut [IoSliceMut::new(&mut part)]) {
-            Ok(Ok(0)) => return Err(FabricError::Unreachable("the peer closed".into())),
-            Ok(Ok(n)) => bytes.extend_from_slice(&part[..n]),
-            Ok(Err(_)) => {
-                shared.ring.ready(stream.as_raw_fd(), false).await;
-            }
+        match stream.receive_some(&mut part).await {
+            Ok(0) => return Err(FabricError::Unreachable("the peer closed".into())),
+            Ok(n) => bytes.extend_from_slice(&part[..n]),
             Err(e) => return Err(FabricError::Unreachable(e.to_string())),
         }
     }
 }
 
-async fn write_all(shared: &Shared, stream: &TcpStream, mut b: &[u8]) -> Result<(), FabricError> {
-    while !b.is_empty() {
-        match stream.try_send(b) {
-            Ok(Ok(n)) => b = &b[n..],
-            Ok(Err(_)) => {
-                shared.ring.ready(stream.as_raw_fd(), true).await;
-            }
-            Err(e) => return Err(FabricError::Unreachable(e.to_string())),
-        }
-    }
-    Ok(())
+async fn write_all(stream: &dyn Stream, bytes: &[u8]) -> Result<(), FabricError> {
+    stream.send_all(bytes).await.map_err(|e| FabricError::Unreachable(e.to_string()))
 }
 
 /// A peer whose request frame was read.
 struct Handshake {
-    stream: TcpStream,
+    stream: Box<dyn Parted>,
     peer: String,
     request: mpa::Request,
     early: Vec<u8>,
@@ -219,30 +196,31 @@ impl Incoming for Handshake {
             let provider = provider
                 .ok_or_else(|| FabricError::Unavailable("provider of another kind".into()))?;
             let recv = soft_queue(&params)?;
+            let stream = self.stream.join(&*provider.0.network);
+            let stream = stream
+                .ok_or_else(|| FabricError::Unavailable("stream of another network".into()))?;
             let policy = provider.policy(params.reads_out, params.reads_in);
             let answer = mpa::respond(&self.request, &policy, &params.private_data);
             let (reply, agreed) = match answer {
                 Ok(a) => a,
                 Err(r) => {
                     if let Ok(b) = r.reply.encode() {
-                        write_all(&provider.0, &self.stream, &b).await?;
+                        write_all(&*stream, &b).await?;
                     }
                     return Err(FabricError::Protocol(r.refusal.to_string()));
                 }
             };
             let bytes = reply.encode().map_err(|e| FabricError::Protocol(e.to_string()))?;
-            write_all(&provider.0, &self.stream, &bytes).await?;
-            let c = Conn::start(&provider, self.stream, agreed, recv, &self.early);
+            write_all(&*stream, &bytes).await?;
+            let c = Conn::start(&provider, stream, agreed, recv, &self.early);
             Ok(c as Rc<dyn Connection>)
         })
     }
 
     fn reject(self: Box<Self>, private_data: &[u8]) {
         if let Ok(b) = mpa::reject(&self.request, private_data).encode() {
-            // Small enough for any socket buffer; a peer that does not read has no claim to it.
-            let _ = self.stream.try_send(&b);
+            self.stream.refuse(&b);
         }
-        self.stream.shutdown(false);
     }
 }
 
@@ -251,25 +229,16 @@ pub(crate) async fn connect(
     addr: &str,
     params: Params,
 ) -> Result<Connected, FabricError> {
-    let to = resolve(addr)?;
+    let to = resolve(&*provider.0.network, addr)?;
     let recv = soft_queue(&params)?;
     let attempt = async {
-        let shared = &provider.0;
         let unreachable = |e: std::io::Error| FabricError::Unreachable(format!("{addr}: {e}"));
-        let stream = TcpStream::connect(to, shared.config.socket).map_err(unreachable)?;
-        loop {
-            shared.ring.ready(stream.as_raw_fd(), true).await;
-            match stream.connected() {
-                Ok(()) => break,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(e) => return Err(unreachable(e)),
-            }
-        }
+        let stream = provider.0.network.connect(to).await.map_err(unreachable)?;
         let policy = provider.policy(params.reads_out, params.reads_in);
         let request = policy.request(&params.private_data);
         let bytes = request.encode().map_err(|e| FabricError::Protocol(e.to_string()))?;
-        write_all(shared, &stream, &bytes).await?;
-        let (bytes, early) = read_frame(shared, &stream, Kind::Reply).await?;
+        write_all(&*stream, &bytes).await?;
+        let (bytes, early) = read_frame(&*stream, Kind::Reply).await?;
         let reply = mpa::Reply::decode(&bytes).map_err(|e| FabricError::Protocol(e.to_string()))?;
         if reply.reject {
             return Err(FabricError::Rejected(reply.private_data));

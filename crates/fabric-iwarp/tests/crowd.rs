@@ -7,7 +7,7 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::{Params, Provider};
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_reactor::{PollMode, Reactor, sleep, timeout};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 /// Places before the listener, and those who want them.
 const MOST: usize = 8;
@@ -26,7 +26,11 @@ fn is_open(s: &TcpStream) -> bool {
 fn who_says_nothing_keeps_nobody_of_another_address_out() {
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let p = Iwarp::new(&reactor, &ring, Config { half_open: MOST, ..Config::default() });
+    let p = Iwarp::new(
+        &reactor,
+        TcpNetwork::new(&ring),
+        Config { half_open: MOST, ..Config::default() },
+    );
     reactor.block_on(PollMode::default(), async move {
         let listener = p.listen("[::]:0").unwrap();
         let port = listener.local_addr().parse::<SocketAddr>().unwrap().port();
@@ -65,7 +69,8 @@ fn who_says_nothing_keeps_nobody_of_another_address_out() {
 fn a_crowd_is_taken_in_by_parts() {
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let p = Iwarp::new(&reactor, &ring, Config { half_open: 1, ..Config::default() });
+    let p =
+        Iwarp::new(&reactor, TcpNetwork::new(&ring), Config { half_open: 1, ..Config::default() });
     let listener = reactor.enter(|| p.listen("127.0.0.1:0").unwrap());
     let to = listener.local_addr().parse::<SocketAddr>().unwrap();
     let all: Vec<TcpStream> = (0..CROWD).map(|_| TcpStream::connect(to).unwrap()).collect();

@@ -11,7 +11,7 @@ use weir_fabric::{Access, Params, Provider, Tap};
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_mem::Slice;
 use weir_reactor::{PollMode, Reactor, Token, sleep, timeout};
-use weir_uring::{Ring, SocketOptions};
+use weir_uring::{Ring, SocketOptions, TcpNetwork};
 
 /// More than the buffers of both sockets hold.
 const LEN: usize = 290 << 10;
@@ -115,7 +115,7 @@ fn a_read_that_was_answered_is_no_longer_counted() {
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
     let socket = SocketOptions { buffer: 64 << 10, ..SocketOptions::default() };
-    let p = Iwarp::new(&reactor, &ring, Config { socket, ..Config::default() });
+    let p = Iwarp::new(&reactor, TcpNetwork::with(&ring, socket), Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let ((tell, key), (turn, begun), (told, hear)) = (channel(), channel(), channel());

@@ -9,7 +9,7 @@ use weir_fabric::{Connection, Params, Provider, RecvQueue, Remote};
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_mem::Slice;
 use weir_reactor::{PollMode, Reactor, Token, sleep, timeout};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 /// More than the buffers of both sockets hold.
 const MUCH: usize = 64 << 20;
@@ -21,7 +21,7 @@ fn with_peer<F: Future<Output = ()>>(
 ) {
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let p = Iwarp::new(&reactor, &ring, Config::default());
+    let p = Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let (go, gone) = channel();

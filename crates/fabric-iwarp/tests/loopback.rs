@@ -10,7 +10,7 @@ use weir_mem::Slice;
 use weir_reactor::{
     Completion, CompletionFuture, PollMode, Reactor, Token, completion, sleep, spawn, timeout,
 };
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 struct Pair {
     a: Rc<dyn Connection>,
@@ -44,7 +44,7 @@ async fn pair(p: &Iwarp) -> Pair {
 fn with_provider<F: Future<Output = ()> + 'static>(config: Config, f: impl FnOnce(Iwarp) -> F) {
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let p = Iwarp::new(&reactor, &ring, config);
+    let p = Iwarp::new(&reactor, TcpNetwork::new(&ring), config);
     let body = f(p.clone());
     reactor.block_on(PollMode::default(), async move {
         timeout(30 * SECONDS, body).await.expect("done in time");

@@ -132,7 +132,7 @@ pub trait Connection {
     /// RDMA WRITE of `local` to the peer's memory. The data must not change before completion.
     fn write(&self, local: Slice, remote: Remote, token: Token);
 
-    /// RDMA READ of the peer's memory into `local`.
+    /// RDMA READ of the peer's memory into `local`. The completion says how much that was, or 0: not all providers tell.
     fn read(&self, local: Slice, remote: Remote, token: Token);
 
     /// A work request that moves nothing: completes `token` when all SENDs and WRITEs posted before it have left, as far

@@ -17,6 +17,8 @@ weir_base::planted_bugs! {
     LoginIsBegin,
     /// A target is away also between connections of moments, however often they come.
     MomentsAreOutages,
+    /// A channel whose login was given up stays, with its memory and tasks.
+    GivenUpLogsInForEver,
 }
 
 impl Bug {
@@ -28,5 +30,6 @@ impl Bug {
         Bug::OutageCounts,
         Bug::LoginIsBegin,
         Bug::MomentsAreOutages,
+        Bug::GivenUpLogsInForEver,
     ];
 }

@@ -4,6 +4,7 @@
 use crate::channel::{Channel, ChannelCensus, ChannelFigures, Path};
 use crate::config::{Keep, SessionConfig};
 use crate::error::{Error, Hop};
+use crate::planted::{Bug, has};
 use crate::queue::Queue;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +15,7 @@ use weir_base::Prng;
 use weir_base::unflushed::Unflushed;
 use weir_fabric::Provider;
 use weir_proto_brp::control::EventKind;
-use weir_reactor::{Handle, call, get_part, remove_part, set_part};
+use weir_reactor::{Handle, call, get_part, remove_part, set_part, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Events kept for [`Session::events`].
@@ -107,8 +108,8 @@ pub(crate) struct Shared {
     pub(crate) volumes: AtomicU64,
     /// Goes up when volumes may not be what they were, whatever their numbers and names say.
     doubts: AtomicU64,
-    /// Commands under way are sent again to a target that knows nothing of them.
-    pub(crate) resends: AtomicBool,
+    /// Commands go on where volumes may not be what they were.
+    resends: AtomicBool,
     /// What the target last said of its power; 0 before the first login.
     power: AtomicU64,
     /// Writes that are not known to be durable, by volume.
@@ -177,6 +178,11 @@ impl Shared {
         bump(&self.doubts);
     }
 
+    /// Whether commands go on where volumes may not be what they were.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.resends.load(Ordering::Acquire)
+    }
+
     pub(crate) fn note_resent(&self, n: u64) {
         self.counts.resent.fetch_add(n, Ordering::Relaxed);
     }
@@ -215,9 +221,6 @@ impl Shared {
     /// The target tells something.
     pub(crate) fn event(&self, e: weir_proto_brp::control::Event) {
         let Some(kind) = EventKind::from_code(e.kind) else { return };
-        if kind == EventKind::Volumes {
-            self.note_doubt();
-        }
         self.note(match kind {
             EventKind::Resized => Event::Resized { volume: e.volume, len: e.value },
             EventKind::PathState => Event::PathState { volume: e.volume, state: e.value as u8 },
@@ -226,6 +229,25 @@ impl Shared {
             EventKind::Damage => Event::Damage { volume: e.volume, at: e.value },
         });
         bump(&self.volumes);
+    }
+}
+
+/// A channel that is not logged in yet. Dropping this ends it.
+struct Opening(Option<Rc<Channel>>);
+
+impl Opening {
+    fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(c) = self.0.take()
+            && !has(Bug::GivenUpLogsInForEver)
+        {
+            spawn_task(async move { c.close().await });
+        }
     }
 }
 
@@ -269,10 +291,14 @@ impl Local {
             return Ok(());
         }
         let c = Channel::new(self.shared.clone(), self.provider.clone(), index)?;
+        // Also where whoever logs in gives that up.
+        let opening = Opening(Some(c.clone()));
         if let Err(e) = c.connect().await {
+            opening.leave();
             c.close().await;
             return Err(e);
         }
+        opening.leave();
         self.channels.borrow_mut().push(c);
         Ok(())
     }
@@ -409,8 +435,9 @@ impl Session {
         self.0.doubts.load(Ordering::Acquire)
     }
 
-    /// Whether commands under way are sent again to a target that knows nothing of the session, as they are at first. Else they fail:
-    /// a volume there may be older than it was.
+    /// Whether commands go on, and those under way are sent again, when the target knows nothing of the session any more or tells that
+    /// its list of volumes has changed. So it is at first. Else this is the session's end: no command of before comes to a volume that
+    /// may be older than it was.
     pub fn set_resends(&self, yes: bool) {
         self.0.resends.store(yes, Ordering::Release);
     }

@@ -15,7 +15,7 @@ use weir_proto_srp::PortId;
 use weir_reactor::{PollMode, Reactor, clock, spawn};
 use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
 use weir_target_srp::{Target, TargetConfig};
-use weir_uring::{Ring, pin_to_core};
+use weir_uring::{Ring, TcpNetwork, pin_to_core};
 
 struct Ram {
     mem: Rc<Arena>,
@@ -88,7 +88,7 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
     pin_to_core(0).unwrap();
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let provider = Iwarp::new(&reactor, &ring, Config::default());
+    let provider = Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default());
     reactor.block_on(PollMode::Busy, async move {
         let mut identity = Identity::new("WEIR", "RAM", "0001", "1", [0x60; 16]);
         let config = TargetConfig::default();
@@ -141,7 +141,7 @@ fn main() {
     pin_to_core(1).unwrap();
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let provider = Iwarp::new(&reactor, &ring, Config::default());
+    let provider = Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default());
     static DONE: AtomicU64 = AtomicU64::new(0);
     reactor.block_on(PollMode::Busy, async move {
         let config = ChannelConfig {

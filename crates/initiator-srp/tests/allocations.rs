@@ -10,7 +10,7 @@ use weir_initiator_srp::{Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
 use weir_reactor::{PollMode, Reactor, sleep};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 #[path = "it/target.rs"]
 #[allow(dead_code)]
@@ -54,7 +54,7 @@ fn reads_and_writes_allocate_nothing() {
     let target = std::thread::spawn(move || {
         let ring = Ring::new().unwrap();
         let reactor = Reactor::new(Rc::new(ring.clone()));
-        let p = Rc::new(Iwarp::new(&reactor, &ring, Config::default()));
+        let p = Rc::new(Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default()));
         reactor.block_on(PollMode::Sleep, async move {
             let t = target::serve(p, "127.0.0.1:0", target::config(), &target::medium(1 << 20));
             addr_tx.send((t.addr.clone(), t.target.port_id())).unwrap();
@@ -66,7 +66,7 @@ fn reads_and_writes_allocate_nothing() {
     let (addr, port) = addr_rx.recv().unwrap();
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let p = Rc::new(Iwarp::new(&reactor, &ring, Config::default()));
+    let p = Rc::new(Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default()));
     reactor.block_on(PollMode::default(), async move {
         let s = Session::connect(p, SessionConfig::new(&addr, port, target::HOST)).await.unwrap();
         let q = s.queue();

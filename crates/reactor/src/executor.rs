@@ -220,8 +220,13 @@ impl Reactor {
         }
     }
 
-    /// Sleeps until there may be work.
-    fn park(&self) {
+    /// True when a turn polls something besides the driver.
+    pub fn has_pollers(&self) -> bool {
+        !self.0.pollers.borrow().is_empty()
+    }
+
+    /// Has all that turns poll wake the reactor when something comes, for a sleep. False: something has come already.
+    pub fn arm(&self) -> bool {
         let inner = &*self.0;
         let _e = Enter::new(&self.0);
         let mut may_sleep = true;
@@ -230,7 +235,14 @@ impl Reactor {
             may_sleep &= p.arm();
             i += 1;
         }
-        if !may_sleep {
+        may_sleep
+    }
+
+    /// Sleeps until there may be work.
+    fn park(&self) {
+        let inner = &*self.0;
+        let _e = Enter::new(&self.0);
+        if !self.arm() {
             return;
         }
         inner.inbox.set_sleeping(true);

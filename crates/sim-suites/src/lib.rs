@@ -17,7 +17,8 @@ pub use args::{Args, USAGE};
 pub use runner::{Failure, Tally, run};
 pub use suites::{SUITES, Suite};
 
-use weir_sim::{Options, Stuck, World};
+use weir_base::Prng;
+use weir_sim::{Carrier, Options, Stuck, World};
 
 /// One run of a suite.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +30,11 @@ pub struct Run {
 }
 
 impl Run {
-    /// The world of this run.
-    pub fn world(&self, options: Options) -> World {
+    /// The world of this run. In one of three that have a network its messages go by the provider that ships, on byte streams.
+    pub fn world(&self, mut options: Options) -> World {
+        if options.net.planted.is_none() && Prng::new(self.seed ^ 0x73_7472).chance(1, 3) {
+            options.net.carrier = Carrier::Streams;
+        }
         let w = World::with(self.seed, options);
         if self.words {
             w.keep_words(true);

@@ -66,6 +66,8 @@ pub(crate) struct Core {
     events: RefCell<BinaryHeap<Event<Action>>>,
     alive: Cell<bool>,
     paused_until: Cell<Nanos>,
+    /// Its reactor may not sleep yet: what it polls may have something.
+    again: Cell<bool>,
     /// Number of its reactor.
     reactor: Cell<Option<u32>>,
 }
@@ -87,6 +89,7 @@ impl Core {
             events: RefCell::default(),
             alive: Cell::new(true),
             paused_until: Cell::new(0),
+            again: Cell::new(false),
             reactor: Cell::new(None),
         })
     }
@@ -134,6 +137,14 @@ impl Core {
 
     pub(crate) fn paused_until(&self) -> Nanos {
         self.paused_until.get()
+    }
+
+    pub(crate) fn set_again(&self, yes: bool) {
+        self.again.set(yes);
+    }
+
+    pub(crate) fn again(&self) -> bool {
+        self.again.get()
     }
 
     pub(crate) fn next_event(&self) -> Option<Nanos> {

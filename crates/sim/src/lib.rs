@@ -5,6 +5,7 @@
 //! * [`Node`] — a machine: reactors, a fabric provider for each, disks; it can be killed, cut from
 //!   power and started again;
 //! * [`SimFabric`], [`Net`] — the RDMA provider and the network between nodes;
+//! * [`SimNetwork`] — byte streams over it, for iWARP ([`Carrier::Streams`]) and other protocols on TCP;
 //! * [`SimMedium`], [`SimDisk`] — storage that survives restarts and worlds, and a node's handle to it;
 //! * [`check`] — checkers that suites share.
 //!
@@ -51,12 +52,14 @@ mod core;
 mod disk;
 mod fabric;
 mod node;
+mod stream;
 mod trace;
 mod world;
 
 pub use chance::{Latency, Odds};
 pub use core::SimDriver;
 pub use disk::{DiskConfig, FaultCounts, Next, SimDisk, SimMedium};
-pub use fabric::{Cut, Net, NetConfig, NodeNumber, Planted, SimFabric, Style};
+pub use fabric::{Carrier, Cut, Net, NetConfig, NodeNumber, Planted, SimFabric, Style};
 pub use node::Node;
+pub use stream::SimNetwork;
 pub use world::{Options, Stuck, Time, Why, World};

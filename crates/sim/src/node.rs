@@ -2,12 +2,15 @@
 
 use crate::core::{Core, SimDriver};
 use crate::disk::{SimDisk, SimMedium};
-use crate::fabric::SimFabric;
+use crate::fabric::{Carrier, SimFabric};
+use crate::stream::SimNetwork;
 use crate::world::Inner as WorldInner;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::{Rc, Weak};
-use weir_base::Nanos;
+use weir_base::{Nanos, Prng};
+use weir_fabric::Provider;
+use weir_fabric_iwarp::{Config as IwarpConfig, CrcPolicy, Iwarp};
 use weir_reactor::{JoinHandle, Reactor};
 
 /// One core of a node that lives.
@@ -16,6 +19,9 @@ pub(crate) struct Running {
     pub(crate) core: Rc<Core>,
     pub(crate) reactor: Reactor,
     fabric: Rc<SimFabric>,
+    network: Rc<SimNetwork>,
+    /// The provider that ships, if it is to be used.
+    iwarp: Option<Rc<Iwarp>>,
 }
 
 pub(crate) struct Inner {
@@ -28,6 +34,13 @@ pub(crate) struct Inner {
     lives: Cell<u32>,
     running: RefCell<Vec<Running>>,
     media: RefCell<Vec<SimMedium>>,
+}
+
+/// How a node speaks iWARP: each is one that peers may meet.
+fn iwarp_config(rng: &mut Prng) -> IwarpConfig {
+    let crc = if rng.chance(1, 2) { CrcPolicy::Off } else { CrcPolicy::Prefer };
+    let fpdu_payload = [4096, 12288, 61440][rng.below(3) as usize];
+    IwarpConfig { crc, fpdu_payload, ..IwarpConfig::default() }
 }
 
 /// A machine with one or more cores, a reactor on each. A handle: clones mean the same machine.
@@ -70,7 +83,15 @@ impl Node {
             let reactor = Reactor::new(SimDriver::new(core.clone(), world.options.fifo));
             core.set_reactor(reactor.handle().id());
             let fabric = Rc::new(SimFabric::new(world.net.clone(), core.clone()));
-            let running = Running { core, reactor, fabric };
+            let network = Rc::new(SimNetwork::new(world.net.clone(), core.clone()));
+            let iwarp = match world.net.config(|c| c.carrier) {
+                Carrier::Messages => None,
+                Carrier::Streams => {
+                    let config = world.net.draw(iwarp_config);
+                    Some(Rc::new(Iwarp::new(&reactor, network.clone(), config)))
+                }
+            };
+            let running = Running { core, reactor, fabric, network, iwarp };
             world.add_core(running.clone());
             self.0.running.borrow_mut().push(running);
         }
@@ -119,13 +140,27 @@ impl Node {
     }
 
     /// The fabric provider of the first core.
-    pub fn provider(&self) -> Rc<SimFabric> {
+    pub fn provider(&self) -> Rc<dyn Provider> {
         self.provider_on(0)
     }
 
     /// The fabric provider of one core.
-    pub fn provider_on(&self, core: usize) -> Rc<SimFabric> {
-        self.running(core).fabric
+    pub fn provider_on(&self, core: usize) -> Rc<dyn Provider> {
+        let r = self.running(core);
+        match r.iwarp {
+            Some(iwarp) => iwarp,
+            None => r.fabric,
+        }
+    }
+
+    /// The simulation's own provider of the first core, whatever carries messages otherwise.
+    pub fn fabric(&self) -> Rc<SimFabric> {
+        self.running(0).fabric
+    }
+
+    /// The byte streams of one core.
+    pub fn network_on(&self, core: usize) -> Rc<SimNetwork> {
+        self.running(core).network
     }
 
     /// Plugs a medium in. It shares the node's power.
@@ -253,7 +288,7 @@ impl Node {
         let running = self.0.running.try_borrow_mut().map(|mut r| std::mem::take(&mut *r));
         for r in running.into_iter().flatten() {
             r.reactor.abandon();
-            std::mem::forget((r.core, r.fabric));
+            std::mem::forget((r.core, r.fabric, r.network, r.iwarp));
         }
     }
 

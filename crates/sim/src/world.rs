@@ -134,6 +134,7 @@ impl Inner {
             all.into_iter().for_each(|f| f());
         }
         self.net.send_refusals();
+        self.net.partings.close();
     }
 }
 
@@ -364,7 +365,9 @@ impl World {
                 let r = inner.cores.borrow()[i].clone();
                 inner.clock.trace.mix(u64::from(r.core.number));
                 inner.in_turn.set(true);
-                r.reactor.turn();
+                let busy = r.reactor.turn();
+                // As on a real one: it turns until nothing is to be done, and sleeps when all that it polls will wake it.
+                r.core.set_again(r.reactor.has_pollers() && (busy || !r.reactor.arm()));
                 inner.turns.set(inner.turns.get() + 1);
                 let o = &inner.options;
                 inner.clock.advance_to(now + inner.clock.between(o.turn_cost.0, o.turn_cost.1));
@@ -382,7 +385,7 @@ impl World {
         let now = self.now();
         let cores = self.0.cores.borrow();
         let of_cores = cores.iter().filter_map(|r| {
-            let next = match r.reactor.has_work() {
+            let next = match r.reactor.has_work() || r.core.again() {
                 true => Some(now),
                 false => {
                     let timer = r.reactor.next_deadline().map(|t| r.core.to_world(t));
@@ -414,6 +417,7 @@ impl World {
 
 fn is_ready(r: &Running, now: Nanos) -> bool {
     r.reactor.has_work()
+        || r.core.again()
         || r.core.next_event().is_some_and(|t| t <= now)
         || r.reactor.next_deadline().is_some_and(|t| r.core.to_world(t) <= now)
 }

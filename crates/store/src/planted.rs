@@ -337,6 +337,10 @@ weir_base::planted_bugs! {
     GarbageIsTold,
     /// A pool that looks whether it can be larger takes what is vacant after the next checkpoint for taken.
     LeavingIsTaken,
+    /// A suspended pool goes on with disks that were put back to an earlier state meanwhile.
+    ResumedFromBefore,
+    /// A suspended pool writes what it decides on a disk that was put back to an earlier state.
+    DecidedOnOlder,
 }
 
 impl Bug {
@@ -471,5 +475,7 @@ impl Bug {
         Bug::DeletedIsRead,
         Bug::GarbageIsFollowed,
         Bug::GarbageIsTold,
+        Bug::ResumedFromBefore,
+        Bug::DecidedOnOlder,
     ];
 }

@@ -11,6 +11,7 @@ use crate::reply::Replies;
 use crate::request::Work;
 use crate::sessions::{ChannelName, Placed};
 use crate::target::{ChannelInfo, Login};
+use crate::tick::Seen;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -118,8 +119,8 @@ pub(crate) struct Channel {
     /// Events not told yet; whether one was told and not acknowledged.
     pub(crate) events: RefCell<Vec<Event>>,
     pub(crate) told: Cell<bool>,
-    /// Number, size and guard of volumes when events were last looked for.
-    pub(crate) seen: RefCell<Vec<(u16, u32, u64)>>,
+    /// Volumes when events were last looked for.
+    pub(crate) seen: RefCell<Vec<Seen>>,
     pub(crate) commands: Cell<u64>,
     pub(crate) messages: Cell<u64>,
 }
@@ -336,6 +337,10 @@ impl Channel {
         self.gathers.set(!conn.needs_stable_data());
         self.last_heard.set(now());
         self.next_generation();
+        // What ended in this very turn is not for the new connection: its host sends that command again, or has its slot for another.
+        if !has(Bug::RepliesStay) {
+            self.replies.clear();
+        }
         self.waits_no_more();
         *self.conn.borrow_mut() = Some(conn.clone());
         port.shared.sessions.set_connected(&self.name, true);

@@ -39,6 +39,8 @@ weir_base::planted_bugs! {
     FlushForgotten,
     /// A flush that its host has given up tells it of a loss.
     GivenUpIsTold,
+    /// A completion that waits for the end of the turn goes by a connection that was made in it.
+    RepliesStay,
 }
 
 impl Bug {

@@ -1,12 +1,34 @@
 //! What happens by time: silence, sessions without channels, news of volumes.
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Known};
 use crate::planted::{Bug, has};
 use crate::port::Port;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use weir_base::MILLIS;
 use weir_proto_brp::control::{Event, EventKind, GoodbyeReason};
 use weir_reactor::{contained, now, sleep};
+use weir_target_core::Attached;
+
+/// A volume as its host was last told of it.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    number: u16,
+    guard: u32,
+    len: u64,
+    /// As long as this is kept, no other is made in its place.
+    attached: Weak<Attached>,
+}
+
+impl Seen {
+    fn of(k: &Known) -> Seen {
+        Seen {
+            number: k.number,
+            guard: k.guard,
+            len: k.attached.unit().volume().geometry().len,
+            attached: Rc::downgrade(&k.attached),
+        }
+    }
+}
 
 /// How often.
 const EVERY: u64 = 250 * MILLIS;
@@ -54,13 +76,12 @@ impl Channel {
 
     /// Compares the volumes with what was last told of them.
     fn news(self: &Rc<Self>) {
-        let size = |k: &crate::channel::Known| k.attached.unit().volume().geometry().len;
-        let present: Vec<_> = self.volumes().iter().map(|k| (k.number, k.guard, size(k))).collect();
+        let present: Vec<_> = self.volumes().iter().map(Seen::of).collect();
         let before = self.seen.replace(present.clone());
-        if before == present {
-            return;
-        }
-        let same = |a: &(u16, u32, u64), b: &(u16, u32, u64)| (a.0, a.1) == (b.0, b.1);
+        let same = |a: &Seen, b: &Seen| {
+            // One that was away for a moment may be older than it was.
+            (a.number, a.guard) == (b.number, b.guard) && a.attached.ptr_eq(&b.attached)
+        };
         let mut events = self.events.borrow_mut();
         let kept =
             before.len() == present.len() && before.iter().zip(&present).all(|(a, b)| same(a, b));
@@ -68,15 +89,19 @@ impl Channel {
             events.retain(|e| e.kind != EventKind::Volumes as u8);
             events.push(Event { kind: EventKind::Volumes as u8, volume: 0, value: 0 });
         }
-        for (number, guard, len) in &present {
-            let old = before.iter().find(|(n, g, _)| (n, g) == (number, guard));
-            if old.is_some_and(|(.., l)| l != len) {
+        let mut any = !kept && !before.is_empty();
+        for s in &present {
+            let old = before.iter().find(|b| (b.number, b.guard) == (s.number, s.guard));
+            if old.is_some_and(|b| b.len != s.len) {
+                any = true;
                 let kind = EventKind::Resized as u8;
-                events.retain(|e| e.kind != kind || e.volume != *number);
-                events.push(Event { kind, volume: *number, value: *len });
+                events.retain(|e| e.kind != kind || e.volume != s.number);
+                events.push(Event { kind, volume: s.number, value: s.len });
             }
         }
         drop(events);
-        self.make_dirty();
+        if any {
+            self.make_dirty();
+        }
     }
 }

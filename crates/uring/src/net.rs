@@ -3,10 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-
-/// The socket has no data or no room just now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WouldBlock;
+use weir_stream::WouldBlock;
 
 /// How a stream's sender finds its rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -169,7 +166,7 @@ impl TcpStream {
     #[inline]
     pub unsafe fn try_recv_raw(
         &self,
-        bufs: &mut [libc::iovec],
+        bufs: &[libc::iovec],
     ) -> io::Result<Result<usize, WouldBlock>> {
         // SAFETY: the iovecs are valid by the caller's promise.
         let n = unsafe {
@@ -250,14 +247,9 @@ impl TcpStream {
         self.shutdown(true);
     }
 
-    /// The peer's IP address; `None` if it is gone.
-    pub fn peer_ip(&self) -> Option<std::net::IpAddr> {
-        self.0.peer_addr().ok().map(|a| a.ip())
-    }
-
-    /// The peer's address, or words saying that there is none.
-    pub fn peer(&self) -> String {
-        self.0.peer_addr().map_or_else(|_| "(disconnected)".into(), |a| a.to_string())
+    /// The peer's address; `None` if it is gone.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.0.peer_addr().ok()
     }
 }
 

@@ -39,7 +39,7 @@ const BANS: &[Ban] = &[
         of: &["std::net", "std::os::unix::net"],
         // The providers are the real network; the simulator stands in for them. The kernel's nbd driver wants a pair of
         // sockets for a device.
-        allowed: &["uring", "fabric-iwarp", "fabric-verbs", "attach", "control", "weir", "xtask"],
+        allowed: &["uring", "fabric-verbs", "attach", "control", "weir", "xtask"],
         tests_may: true,
         why: "sockets come from the reactor, which are simulated ones under simulation",
     },
@@ -73,7 +73,7 @@ const BANS: &[Ban] = &[
         words: &["thread_rng", "RandomState", "getrandom", "rand::random"],
         of: &[],
         // Providers' keys must be hard to guess; the simulator's need not.
-        allowed: &["reactor", "uring", "fabric-iwarp", "fabric-verbs"],
+        allowed: &["reactor", "uring", "fabric-verbs"],
         tests_may: false,
         why: "chance comes from the reactor's seed: one seed, one trace",
     },
@@ -92,6 +92,7 @@ const BANS: &[Ban] = &[
             "mem",
             "reactor",
             "uring",
+            "stream",
             "fabric",
             "fabric-iwarp",
             "fabric-verbs",

@@ -38,6 +38,7 @@ const HOUSE: &[Place] = &[
     at("weir-reactor", 2, 0),
     at("weir-mem", 2, 1),
     at("weir-disk", 2, 2),
+    at("weir-stream", 2, 2),
     at("weir-uring", 2, 3),
     at("weir-fabric", 2, 4),
     at("weir-fabric-iwarp", 2, 5),

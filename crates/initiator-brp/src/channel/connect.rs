@@ -99,7 +99,13 @@ impl Channel {
         self.last_heard.set(now());
         self.last_sent.set(now());
         *self.conn.borrow_mut() = Some(conn.clone());
-        self.settle(&response);
+        let resumed = self.is_resumed(&response);
+        self.settle(&response, resumed);
+        if self.path.get() == Path::Stale {
+            // Nothing is sent by it.
+            self.conn.borrow_mut().take();
+            return Err(Error::PathDown);
+        }
         conn.set_tap(Some(Rc::new(receive::CompletionTap(Rc::downgrade(self)))));
         let (token, closed) = completion();
         conn.on_closed(token);
@@ -177,8 +183,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Decides what becomes of commands that were with the target when the last connection was lost.
-    fn settle(&self, response: &LoginResponse) {
+    /// Whether the target goes on where the last connection ended. One that does not may have other volumes, or older ones.
+    fn is_resumed(&self, response: &LoginResponse) -> bool {
         let before = (self.incarnation.get(), self.memory.get());
         self.incarnation.set(response.incarnation);
         self.memory.set(response.memory);
@@ -186,11 +192,13 @@ impl Channel {
         // to us, and unused.
         let resumed = response.resumed && before == (response.incarnation, response.memory);
         if !resumed && before != (0, 0) {
-            self.shared.note_doubt();
-            if !self.shared.resends.load(std::sync::atomic::Ordering::Acquire) {
-                self.fail_commands(Error::PathDown);
-            }
+            self.doubt();
         }
+        resumed
+    }
+
+    /// Decides what becomes of commands that were with the target when the last connection was lost.
+    fn settle(&self, response: &LoginResponse, resumed: bool) {
         self.power.set(response.power);
         self.shared.note_power(response.power);
         let mut wakers = Vec::new();
@@ -290,7 +298,7 @@ impl Channel {
             return;
         }
         self.shared.note_loss();
-        if self.path.get() == Path::Replaced {
+        if matches!(self.path.get(), Path::Replaced | Path::Stale) {
             return;
         }
         self.set_path(Path::Blocked);
@@ -312,7 +320,7 @@ impl Channel {
                 // Hosts that lost the same target do not come back in step.
                 sleep(pause + rng.below(pause / 4 + 1)).await;
             }
-            if self.path.get() == Path::Closed {
+            if matches!(self.path.get(), Path::Closed | Path::Stale) {
                 return;
             }
             match self.connect().await {

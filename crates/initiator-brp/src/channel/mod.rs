@@ -55,6 +55,8 @@ pub(crate) enum Path {
     Failing,
     /// Another session of this initiator port has taken its place; commands fail.
     Replaced,
+    /// Volumes may not be what they were, and commands are not for others: they fail, and no new connection is made.
+    Stale,
     /// Closed by its owner.
     Closed,
 }
@@ -295,13 +297,6 @@ impl Channel {
 
     /// Commands fail; those that are with the target keep their slots until that is settled.
     fn fail_all(&self, e: Error) {
-        self.fail_commands(e);
-        // Whoever waits for a slot finds the path down; the units given here belong to no slot.
-        self.slot_units.signal_n(self.slot_units.waiting() as u32);
-    }
-
-    /// The same, where the path goes on: who waits for a slot still does.
-    fn fail_commands(&self, e: Error) {
         let mut wakers = Vec::new();
         {
             let mut t = self.table.borrow_mut();
@@ -321,6 +316,17 @@ impl Channel {
             self.pending.borrow_mut().retain(|tag| t.slots[usize::from(*tag)].numbered);
         }
         wakers.into_iter().for_each(|w| w.wake());
+        // Whoever waits for a slot finds the path down; the units given here belong to no slot.
+        self.slot_units.signal_n(self.slot_units.waiting() as u32);
+    }
+
+    /// Volumes may not be what they were. Where commands are for those of before only, this is the end.
+    fn doubt(&self) {
+        self.shared.note_doubt();
+        if !self.shared.goes_on() {
+            self.set_path(Path::Stale);
+            self.disconnect(true);
+        }
     }
 
     /// Commands that nobody waits for any more and of which the target has not told the end, by slot and order. Not those
@@ -375,7 +381,7 @@ impl Channel {
 
     fn refusal(&self) -> Option<Error> {
         match self.path.get() {
-            Path::Failing => Some(Error::PathDown),
+            Path::Failing | Path::Stale => Some(Error::PathDown),
             Path::Replaced => Some(Error::Replaced),
             Path::Closed => Some(Error::Closed),
             _ => None,

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use weir_fabric::{RecvQueue, Tap};
 use weir_mem::Slice;
 use weir_proto_brp::completion::{Completions, Item, flag};
-use weir_proto_brp::control::{Event, GoodbyeReason, check_alone};
+use weir_proto_brp::control::{Event, EventKind, GoodbyeReason, check_alone};
 use weir_proto_brp::message::MessageError;
 use weir_proto_brp::{Features, Header, Kind, Op, Status, sums};
 use weir_reactor::{Completion, CompletionQueue, now};
@@ -42,6 +42,9 @@ impl Channel {
             Kind::Event => {
                 for e in Event::decode_all(&header, bytes, integrity)? {
                     self.shared.event(e);
+                    if EventKind::from_code(e.kind) == Some(EventKind::Volumes) {
+                        self.doubt();
+                    }
                 }
                 self.credits.set(self.credits.get().saturating_add(header.extra));
                 self.send_header(Header::new(Kind::EventAck));

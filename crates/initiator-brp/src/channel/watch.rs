@@ -24,7 +24,7 @@ pub(super) async fn watch(channel: Rc<Channel>) {
                 }
             }
             Path::Failing => {}
-            Path::Replaced | Path::Closed => return,
+            Path::Replaced | Path::Stale | Path::Closed => return,
         }
     }
 }

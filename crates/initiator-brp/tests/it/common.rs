@@ -9,7 +9,7 @@ use weir_fabric_iwarp::{Config, Iwarp};
 use weir_initiator_brp::{Disk, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_reactor::{PollMode, Reactor, spawn, timeout};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 pub(crate) fn session_config(t: &Served) -> SessionConfig {
     SessionConfig::new(&t.addr, HOST)
@@ -21,7 +21,7 @@ pub(crate) fn on_reactor<F: Future<Output = ()> + 'static>(
 ) {
     let ring = Ring::new().unwrap();
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let provider = Iwarp::new(&reactor, &ring, Config::default());
+    let provider = Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default());
     let f = test(Rc::new(provider));
     let done = reactor.block_on(PollMode::Sleep, async move { timeout(60 * SECONDS, f).await });
     assert!(done.is_ok(), "the test hangs");

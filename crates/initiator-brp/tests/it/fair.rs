@@ -15,7 +15,7 @@ use weir_proto_brp::{LoginRequest, RejectReason};
 use weir_reactor::{PollMode, Reactor, sleep, spawn, timeout};
 use weir_target_brp::TargetConfig;
 use weir_target_core::{HostRule, Secret as Asked};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 const LARGE: usize = 1 << 20;
 /// What a host has under way when it stops.
@@ -49,7 +49,7 @@ impl Still {
         let ends = std::thread::spawn(move || {
             let ring = Ring::new().unwrap();
             let reactor = Reactor::new(Rc::new(ring.clone()));
-            let p = Rc::new(Iwarp::new(&reactor, &ring, Config::default()));
+            let p = Rc::new(Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default()));
             reactor.block_on(PollMode::Sleep, async move {
                 let s = Session::connect(p, c).await.unwrap();
                 let d = Rc::new(s.queue().open("v").await.unwrap());

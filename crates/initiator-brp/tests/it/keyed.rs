@@ -5,7 +5,7 @@ use crate::target::{HOST, Served, config, map, serve};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::SECONDS;
-use weir_fabric::{Connection, FabricError, Params, Provider, SendFlags};
+use weir_fabric::{Connection, FabricError, Params, SendFlags};
 use weir_initiator_brp::{Disk, Error, PortId, RejectReason, Secret, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_brp::keyed::{self, Challenge, HELLO_LEN, Transcript};

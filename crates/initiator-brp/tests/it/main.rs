@@ -23,6 +23,7 @@ mod registrations;
 mod second;
 mod siblings;
 mod slow_link;
+mod stale;
 mod stored;
 mod target;
 mod wrong_reads;

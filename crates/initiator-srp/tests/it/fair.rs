@@ -15,7 +15,7 @@ use weir_proto_srp::PortId;
 use weir_proto_srp::command_builder::BufferSpec;
 use weir_reactor::{PollMode, Reactor, sleep, spawn, timeout};
 use weir_target_srp::TargetConfig;
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 const LARGE: usize = 1 << 20;
 /// What a host has under way when it stops.
@@ -48,7 +48,7 @@ impl Still {
         let ends = std::thread::spawn(move || {
             let ring = Ring::new().unwrap();
             let reactor = Reactor::new(Rc::new(ring.clone()));
-            let p = Rc::new(Iwarp::new(&reactor, &ring, Config::default()));
+            let p = Rc::new(Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default()));
             reactor.block_on(PollMode::Sleep, async move {
                 let s = Session::connect(p, c).await.unwrap();
                 let q = s.queue();

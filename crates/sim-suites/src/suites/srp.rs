@@ -11,7 +11,7 @@ use weir_base::{MICROS, MILLIS, Prng, SECONDS};
 use weir_fabric::Provider;
 use weir_proto_srp::{PortId, TargetPolicy, TaskFunction};
 use weir_reactor::sleep;
-use weir_sim::{Cut, NetConfig, Node, Odds, Options, World};
+use weir_sim::{Carrier, Cut, NetConfig, Node, Odds, Options, World};
 use weir_target_srp::{Target, TargetConfig};
 
 const TARGET: PortId = PortId::new(0x5745_4952, 1);
@@ -60,7 +60,7 @@ impl Play for Srp {
     fn start_host(self: &Rc<Self>, node: &Node, number: u64, rng: &mut Prng) -> Result<(), Wrong> {
         let pool = pool(&[(4096, 64), (16384, 16)])?;
         let provider: Rc<dyn Provider> = node.provider();
-        node.provider().set_native_cm(self.host_config.native_cm);
+        node.fabric().set_native_cm(self.host_config.native_cm);
         let config = HostConfig {
             initiator: PortId::new(0x1000 + number, 7),
             channels: rng.between(1, 2) as usize,
@@ -145,7 +145,7 @@ impl Srp {
             ..self.host_config.clone()
         };
         let (provider, fault) = (node.provider(), self.scene.fault.clone());
-        provider.set_native_cm(self.host_config.native_cm);
+        node.fabric().set_native_cm(self.host_config.native_cm);
         let (time, fork) = (self.time.clone(), rng.fork());
         let host =
             Host::new(provider, pool.clone(), config, fault, self.scene.loads.clone(), time, fork);
@@ -279,7 +279,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
             Weather::Calm | Weather::Resets => Odds::NEVER,
             _ => Odds::one_in(rng.between(5, 100) as u32),
         },
-        native_cm: rng.chance(1, 2),
+        native_cm: rng.chance(1, 2) && w.net().carrier() == Carrier::Messages,
         tries: 200,
         resets: Resets::new(weather == Weather::Resets),
     };

@@ -16,7 +16,7 @@ mod recv;
 mod setup;
 mod transfer;
 
-pub use net::{Net, NetConfig, NodeNumber, Planted, Style};
+pub use net::{Carrier, Net, NetConfig, NodeNumber, Planted, Style};
 pub use pair::Cut;
 
 use crate::core::Core;

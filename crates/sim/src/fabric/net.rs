@@ -5,6 +5,7 @@ use super::setup::{Attempt, ListenerInner};
 use crate::chance::{Latency, Odds};
 use crate::clock::Clock;
 use crate::core::Core;
+use crate::stream::{ListeningInner, Partings, Pipe};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
@@ -21,6 +22,16 @@ pub enum Style {
     Iwarp,
     /// Read responses pass by waiting messages; requests complete when the peer has acknowledged.
     Verbs,
+}
+
+/// What carries messages between nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Carrier {
+    /// A provider of the simulation, with the freedoms of all providers.
+    #[default]
+    Messages,
+    /// The provider that ships, `weir-fabric-iwarp`, on simulated byte streams.
+    Streams,
 }
 
 /// A bug of a provider, planted to see that a checker finds it.
@@ -67,6 +78,8 @@ impl Planted {
 /// What the network does by itself.
 #[derive(Debug, Clone)]
 pub struct NetConfig {
+    /// What nodes' providers are, from their next start on.
+    pub carrier: Carrier,
     /// One-way delay of a frame.
     pub latency: Latency,
     /// What a byte takes on its way between the two ends of a connection, in nanoseconds; 0 when it takes no time, however many
@@ -110,6 +123,7 @@ impl Default for NetConfig {
     /// Nothing fails; every freedom of the contract is used.
     fn default() -> Self {
         NetConfig {
+            carrier: Carrier::Messages,
             latency: Latency::lan(),
             byte_time: 0,
             transmit: Latency {
@@ -182,9 +196,12 @@ pub struct Net {
     config: RefCell<NetConfig>,
     pub(crate) nodes: RefCell<Vec<NodeNet>>,
     pub(crate) listeners: RefCell<BTreeMap<(u32, u16), Weak<ListenerInner>>>,
+    pub(crate) stream_listeners: RefCell<BTreeMap<(u32, u16), Weak<ListeningInner>>>,
     blocked: RefCell<BTreeSet<(u32, u32)>>,
     held: RefCell<Vec<Held>>,
     pairs: RefCell<Vec<Weak<Pair>>>,
+    pipes: RefCell<Vec<Weak<Pipe>>>,
+    pub(crate) partings: Partings,
     pub(crate) attempts: RefCell<BTreeMap<u64, Rc<Attempt>>>,
     pub(crate) verdicts: Verdicts,
     spike_until: Cell<Nanos>,
@@ -208,9 +225,12 @@ impl Net {
             config: RefCell::new(config),
             nodes: RefCell::default(),
             listeners: RefCell::default(),
+            stream_listeners: RefCell::default(),
             blocked: RefCell::default(),
             held: RefCell::default(),
             pairs: RefCell::default(),
+            pipes: RefCell::default(),
+            partings: Partings::default(),
             attempts: RefCell::default(),
             verdicts: Arc::default(),
             spike_until: Cell::new(0),
@@ -236,6 +256,11 @@ impl Net {
     pub(crate) fn hit(&self, odds: impl FnOnce(&NetConfig) -> Odds) -> bool {
         let odds = self.config(odds);
         self.draw(|r| odds.hit(r))
+    }
+
+    /// What carries messages.
+    pub fn carrier(&self) -> Carrier {
+        self.config(|c| c.carrier)
     }
 
     /// Changes what the network does by itself from here on.
@@ -404,29 +429,49 @@ impl Net {
         self.pairs().into_iter().filter(|p| p.is_up()).collect()
     }
 
-    /// Connections of which at least one side is up.
+    pub(crate) fn add_pipe(&self, pipe: &Rc<Pipe>) {
+        let mut pipes = self.pipes.borrow_mut();
+        if pipes.len() == pipes.capacity() {
+            pipes.retain(|p| p.strong_count() > 0);
+        }
+        pipes.push(Rc::downgrade(pipe));
+    }
+
+    fn pipes(&self) -> Vec<Rc<Pipe>> {
+        self.pipes.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn open_pipes(&self) -> Vec<Rc<Pipe>> {
+        self.pipes().into_iter().filter(|p| p.is_up()).collect()
+    }
+
+    /// Connections and streams of which at least one side is up.
     pub fn connections(&self) -> usize {
-        self.open_pairs().len()
+        self.open_pairs().len() + self.open_pipes().len()
     }
 
     /// Cuts one connection, drawn from those that are up. False when there is none.
     pub fn cut_any(&self, how: Cut) -> bool {
-        let open = self.open_pairs();
-        if open.is_empty() {
+        let (open, streams) = (self.open_pairs(), self.open_pipes());
+        if open.is_empty() && streams.is_empty() {
             return false;
         }
-        let k = self.draw(|r| r.below(open.len() as u64)) as usize;
-        open[k].cut(how);
+        let k = self.draw(|r| r.below((open.len() + streams.len()) as u64)) as usize;
+        match open.get(k) {
+            Some(p) => p.cut(how),
+            None => streams[k - open.len()].cut(how),
+        }
         true
     }
 
     /// Cuts all connections between two nodes; gives their number.
     pub fn cut_between(&self, a: NodeNumber, b: NodeNumber, how: Cut) -> usize {
         let hit: Vec<_> = self.open_pairs().into_iter().filter(|p| p.is_between(a, b)).collect();
-        for p in &hit {
-            p.cut(how);
-        }
-        hit.len()
+        let streams = self.open_pipes().into_iter().filter(|p| p.is_between(a, b));
+        let streams: Vec<_> = streams.collect();
+        hit.iter().for_each(|p| p.cut(how));
+        streams.iter().for_each(|p| p.cut(how));
+        hit.len() + streams.len()
     }
 
     // Life and death of nodes.
@@ -436,9 +481,14 @@ impl Net {
         self.nodes.borrow_mut()[node as usize].powered = !silent;
         self.held.borrow_mut().retain(|h| h.core.node != node);
         self.listeners.borrow_mut().retain(|(n, _), _| *n != node);
+        self.stream_listeners.borrow_mut().retain(|(n, _), _| *n != node);
         for pair in self.pairs() {
             pair.node_died(node, silent);
         }
+        for pipe in self.pipes() {
+            pipe.node_died(node, silent);
+        }
+        self.partings.node_died(node);
         let gone: Vec<_> = {
             let mut attempts = self.attempts.borrow_mut();
             let ids: Vec<u64> =
@@ -465,14 +515,19 @@ impl Net {
         let held = std::mem::take(&mut *self.held.borrow_mut());
         let attempts = std::mem::take(&mut *self.attempts.borrow_mut());
         drop((held, attempts));
+        self.partings.clear();
         for pair in self.pairs() {
             pair.forget_all();
+        }
+        for pipe in self.pipes() {
+            pipe.forget_all();
         }
     }
 
     /// State of all connections that are not down, for a dump.
     pub(crate) fn describe(&self) -> Vec<String> {
         let mut out: Vec<String> = self.open_pairs().iter().flat_map(|p| p.describe()).collect();
+        out.extend(self.open_pipes().iter().flat_map(|p| p.describe()));
         for way in self.blocked.borrow().iter() {
             out.push(format!("partition {} -> {}", way.0, way.1));
         }

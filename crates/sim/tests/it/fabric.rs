@@ -812,7 +812,7 @@ fn a_request_may_be_accepted_on_another_core_of_the_node() {
         let (p0, p1) = (b.provider_on(0), b.provider_on(1));
         let l = b.enter(|| p0.listen("0.0.0.0:7")).expect("a free port");
         let far = b.enter_on(1, weir_reactor::handle);
-        struct Provider1(Rc<weir_sim::SimFabric>);
+        struct Provider1(Rc<dyn Provider>);
         thread_local!(static P1: RefCell<Option<Provider1>> = const { RefCell::new(None) });
         P1.with(|p| *p.borrow_mut() = Some(Provider1(p1)));
         b.spawn(async move {

@@ -5,7 +5,7 @@ use crate::fabric::{Side, params};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
-use weir_fabric::{FabricError, Provider, status};
+use weir_fabric::{FabricError, status};
 use weir_reactor::{JoinHandle, sleep, spawn};
 use weir_sim::{Cut, NetConfig, Node, Odds, Options, World};
 

@@ -5,10 +5,12 @@
 //! log ends before them.
 
 use super::device::{self, Device, Pending};
-use super::{Inner, dataset::Dataset};
+use super::labels::{label_within, superblocks};
+use super::{Inner, block_of, dataset::Dataset};
+use crate::format::log::decode_head;
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::turn::{MAX_TURNS, Turn};
-use crate::format::{KEPT_LOG, MAX_EPOCH};
+use crate::format::{BLOCK, KEPT_LOG, MAX_EPOCH};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, SECONDS};
@@ -91,6 +93,13 @@ impl Inner {
         if !all || current.is_empty() {
             return Err(IoError::Offline);
         }
+        // Nor is anything of now written on what is older: one that was put back to an earlier state.
+        let blind = has(Bug::DecidedOnOlder) || has(Bug::DecidedOverResume);
+        for d in &current {
+            if !blind && !self.is_as_left(d).await {
+                return Err(IoError::Offline);
+            }
+        }
         // A superblock is begun when every device has the one before it. Of those that were begun and not made durable some
         // devices may have one, and others none.
         for s in begun.iter().filter(|_| !has(Bug::BegunLeftOut)) {
@@ -114,6 +123,30 @@ impl Inner {
             ds.undecided.take();
         }
         Ok(())
+    }
+
+    /// Whether a device is as this life has left it: its newest superblock is one that was written, or begun, last, and its log
+    /// has what was acknowledged last.
+    async fn is_as_left(&self, d: &Rc<Device>) -> bool {
+        let (Some(disk), limit) = (d.disk.clone(), self.options.deadline) else { return false };
+        let Ok(label) = label_within(&disk, limit).await else { return false };
+        let Ok(ring) = superblocks(&disk, &label, limit).await else { return false };
+        let Some(newest) = ring.newest().map(Superblock::chain) else { return false };
+        let last = {
+            let (durable, begun) = (self.durable.borrow(), self.begun.borrow());
+            let known = begun.iter().chain([&*durable]).any(|s| s.chain() == newest);
+            if label.device != d.id || !known {
+                return false;
+            }
+            self.last_page(begun.last().unwrap_or(&durable))
+        };
+        let Some((lsn, crc)) = last else { return true };
+        if !self.log.set.borrow().contains(&d.number) {
+            return true;
+        }
+        let buf = Slice::heap(BLOCK);
+        let read = d.read(d.layout.log(lsn), &buf, limit).await;
+        read.is_ok() && decode_head(&block_of(&buf), self.tag).is_ok_and(|(_, c)| c == crc)
     }
 
     /// Makes a superblock durable on devices that failed with the pool.

@@ -154,7 +154,7 @@ impl Pool {
                 inner.forget_hidden().await?;
             }
             let wrote = |i: &Inner| i.devices.borrow().iter().any(|d| d.writes.get() > 0);
-            match inner.recover().await {
+            match inner.recover(None).await {
                 Ok(()) => Ok(inner),
                 Err(e) if wrote(&inner) => Err(StoreError::Unfinished(Box::new(e))),
                 Err(e) => Err(e),

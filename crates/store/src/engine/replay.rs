@@ -56,10 +56,16 @@ impl Again {
 }
 
 impl Inner {
-    /// Takes up the log, repairs the halves, and begins a new incarnation.
-    pub(crate) async fn recover(self: &Rc<Self>) -> StoreResult {
+    /// Takes up the log, repairs the halves, and begins a new incarnation. `before`: the life that this one is to go on from.
+    pub(crate) async fn recover(self: &Rc<Self>, before: Option<&Inner>) -> StoreResult {
+        if let Some(b) = before {
+            b.is_followed_by(&self.durable.borrow())?;
+        }
         self.complete_super().await?;
         let mut old = self.read_log().await?;
+        if let Some(b) = before {
+            b.is_in(&self.durable.borrow(), &old)?;
+        }
         // Whatever was written by a life that is over was born before this.
         let mut newest = self.epoch.get();
         let (mut gather, mut again) = (Gather::default(), Again::default());

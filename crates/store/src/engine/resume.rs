@@ -3,14 +3,21 @@
 //! A pool is suspended when what is to be written fails for all copies. It goes on by being opened again in its place, so that
 //! nothing but recovery decides what happened of the writes under way.
 
+use super::old_log::OldLog;
 use super::unended::assemble_quiet;
 use super::{Inner, Pool, StoreError, StoreResult};
-use crate::format::superblock::MemberState;
+use crate::format::superblock::{MemberState, Superblock};
 use crate::planted::{Bug, has};
 use std::cell::OnceCell;
 use std::ops::Deref;
 use std::rc::Rc;
 use weir_reactor::{patience, spawn_task};
+
+fn older() -> StoreError {
+    let why = "what is on its devices is older than what hosts were told is written: one was put back to an earlier state. It goes \
+               on with that only if it is closed and opened again";
+    StoreError::Pool(why.into())
+}
 
 /// A pool opened once.
 struct Life {
@@ -89,6 +96,35 @@ impl Inner {
             }
             d.kept.set(current);
         }
+    }
+
+    /// What is found on the devices of this life, which is over, must not be older than it: hosts would go on with what they had
+    /// before. A disk that was away may have been put back to an earlier state.
+    pub(super) fn is_followed_by(&self, found: &Superblock) -> StoreResult {
+        let last = self.durable.borrow();
+        let follows = found.seq > last.seq || found.chain() == last.chain();
+        if follows || has(Bug::ResumedFromBefore) { Ok(()) } else { Err(older()) }
+    }
+
+    /// As [`is_followed_by`](Inner::is_followed_by), for the log: it has what was acknowledged last.
+    pub(super) fn is_in(&self, found: &Superblock, log: &OldLog) -> StoreResult {
+        // A life after this one has taken it over.
+        if found.incarnation != self.incarnation.get() || has(Bug::ResumedFromBefore) {
+            return Ok(());
+        }
+        let Some((lsn, crc)) = self.last_page(found) else { return Ok(()) };
+        match log.pages.get(&lsn) {
+            Some(p) if p.crc == crc => Ok(()),
+            _ => Err(older()),
+        }
+    }
+
+    /// The last page of the log that this life has acknowledged, and its checksum, where that is in the log of this superblock.
+    pub(super) fn last_page(&self, s: &Superblock) -> Option<(u64, u64)> {
+        // What a checkpoint has taken, and what other lives wrote, says nothing.
+        let first = s.turns.last().map_or(s.base_lsn, |t| t.sure);
+        let stable = self.log.stable.get();
+        (stable > first).then(|| (stable - 1, self.log.stable_chain.get()))
     }
 
     /// Whether this life, which did not come to serve, began a superblock that the one before it knows nothing of. It may be on
@@ -175,7 +211,7 @@ impl Pool {
         new.cache.borrow_mut().like(&old.cache.borrow());
         // Also if whoever asked for this goes away in the middle of it.
         old.superseded.set(!has(Bug::DecidedOverResume) && !has(Bug::DecidedInTwoLives));
-        let mut recovered = new.recover().await;
+        let mut recovered = new.recover(Some(&old)).await;
         if recovered.is_ok() {
             recovered = new.check_running().map_err(StoreError::from);
         }

@@ -37,6 +37,7 @@ mod one_name;
 mod own_history;
 mod pool;
 mod protocol_model;
+mod put_back;
 mod resizing;
 mod restart;
 mod resuming;

@@ -27,7 +27,9 @@ use weir_reactor::{
     Handle, LocalFuture, PollMode, Reactor, get_local, set_local, spawn_task, timeout,
 };
 use weir_target_core::Units;
-use weir_uring::{FileDisk, Held, Identity, OpenOptions, Opened, Ring, blocking, pin_to_core};
+use weir_uring::{
+    FileDisk, Held, Identity, OpenOptions, Opened, Ring, TcpNetwork, blocking, pin_to_core,
+};
 
 /// How long what a reactor looks at may take to answer.
 const PATIENCE: Nanos = 5 * SECONDS;
@@ -79,7 +81,7 @@ impl Local {
         let provider = all[index].get_or_insert_with(|| {
             let half_open = Shares::now().half_open;
             let config = IwarpConfig { crc, half_open, ..IwarpConfig::default() };
-            Iwarp::new(&self.reactor, &self.ring, config)
+            Iwarp::new(&self.reactor, TcpNetwork::new(&self.ring), config)
         });
         Rc::new(provider.clone())
     }

@@ -14,7 +14,7 @@ use weir_proto_scsi::initiator as scsi;
 use weir_proto_scsi::sense::SenseKey;
 use weir_proto_srp::PortId;
 use weir_reactor::{PollMode, Reactor, spawn};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 const BLOCK: usize = 4096;
 /// Blocks of the volume, and the part of them that is written.
@@ -300,7 +300,7 @@ fn over<T: 'static>(
 ) -> Result<T, String> {
     let ring = Ring::new().expect("a ring");
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let iwarp = reactor.enter(|| Iwarp::new(&reactor, &ring, Config::default()));
+    let iwarp = reactor.enter(|| Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default()));
     let (truth, next) = std::mem::take(known);
     let done = reactor.block_on(PollMode::Sleep, async move {
         let ways = match log_in(Rc::new(iwarp), &target, by_brp.as_deref()).await {

@@ -3,6 +3,8 @@
 use crate::common::{Beside, Daemon, noise};
 use serde_json::Value;
 use std::fs;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -15,14 +17,24 @@ struct Far {
     brp: String,
 }
 
+/// An address whose port and the next one nobody has. The system gives none of them to whoever asks for any.
+fn two_ports() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id() as u16 % 400;
+    let is_free =
+        |port: &u16| [*port, port + 1].iter().all(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok());
+    let mut all = std::iter::repeat_with(|| {
+        22_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 4_000 * 2
+    });
+    format!("127.0.0.1:{}", all.find(is_free).expect("there are some"))
+}
+
 impl Far {
     /// It lets everybody in, unless that is for the test to arrange.
     fn new(test: &str, size: &str) -> Far {
         let mut d = Daemon::new(test);
-        d.start();
-        let listen = d.target();
         // BRP has the next port only where the first one is given.
-        d.stop();
+        let listen = two_ports();
         d.start_at(&listen, &[]);
         d.wait();
         let brp = d.port("brp0").expect("it speaks BRP");

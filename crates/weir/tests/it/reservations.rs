@@ -12,7 +12,7 @@ use weir_proto_scsi::pr::PrType;
 use weir_proto_scsi::sense::SenseKey;
 use weir_proto_srp::PortId;
 use weir_reactor::{PollMode, Reactor};
-use weir_uring::Ring;
+use weir_uring::{Ring, TcpNetwork};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
@@ -66,7 +66,7 @@ async fn reserve_out(c: &Channel, action: PrOut, key: u64, new: u64) -> u8 {
 fn host(d: &Daemon, host: u64, act: Act) -> u8 {
     let ring = Ring::new().expect("a ring");
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let iwarp = reactor.enter(|| Iwarp::new(&reactor, &ring, Config::default()));
+    let iwarp = reactor.enter(|| Iwarp::new(&reactor, TcpNetwork::new(&ring), Config::default()));
     let target = d.target();
     let status = reactor.block_on(PollMode::Sleep, async move {
         let config = ChannelConfig::new(PortId::new(0, 0), PortId::new(7, host));

@@ -34,7 +34,7 @@ use weir_base::{MICROS, MILLIS, Nanos, Prng, SECONDS};
 use weir_initiator_brp::{Session, SessionConfig, Variant};
 use weir_proto_srp::{PortId, TargetPolicy};
 use weir_reactor::sleep;
-use weir_sim::{Cut, NetConfig, Odds, Options, World};
+use weir_sim::{Carrier, Cut, NetConfig, Odds, Options, World};
 use weir_target_core::PATIENCE;
 
 /// The plan of a host: its paths.
@@ -225,8 +225,8 @@ fn host(
     let (judge, node) = play;
     let machine = w.node(&format!("host{number}"));
     let pool = pool(&[(4096, 64), (16384, 16)])?;
-    let native_cm = rng.chance(1, 2);
-    machine.provider().set_native_cm(native_cm);
+    let native_cm = rng.chance(1, 2) && w.net().carrier() == Carrier::Messages;
+    machine.fabric().set_native_cm(native_cm);
     let style = Style {
         immediate: if rng.chance(1, 2) { rng.between(512, 8192) as u32 } else { 0 },
         descriptors: rng.between(1, 12) as usize,

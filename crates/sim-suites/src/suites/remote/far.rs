@@ -125,10 +125,11 @@ impl Far {
         all
     }
 
-    /// It dies, and comes back after that time with a volume like this.
-    pub(super) fn die_and_be(self: &Rc<Self>, w: &World, image: Vec<u8>, away: Nanos) {
+    /// It dies, and comes back after that time with a volume like this. Gives what that was.
+    pub(super) fn die_and_be(self: &Rc<Self>, w: &World, image: Vec<u8>, away: Nanos) -> Vec<u8> {
         self.serving.take();
         self.node.kill();
+        let last = self.image();
         let me = self.clone();
         w.after(away, move |_| {
             me.medium.poke(0, &image);
@@ -137,6 +138,7 @@ impl Far {
                 me.fault.set(e);
             }
         });
+        last
     }
 
     /// Its disk takes longer for everything from here on.

@@ -12,11 +12,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_disk::Disk;
+use weir_fabric::Provider;
 use weir_initiator_brp::{Family, PortId};
 use weir_mem::{BufPool, PoolConfig};
 use weir_reactor::{LocalFuture, sleep};
 use weir_remote::{Place, Reach, Remote, Returns};
-use weir_sim::{Cut, DiskConfig, NetConfig, Node, Options, SimFabric, SimMedium, World};
+use weir_sim::{Cut, DiskConfig, NetConfig, Node, Options, SimMedium, World};
 use weir_store::{DataSum, Options as StoreOptions, Pool, PoolSpec, create};
 
 /// Longest time that anything may take that must end.
@@ -28,7 +29,7 @@ const DATASET: &str = "v";
 
 /// How the near node reaches the far one.
 struct Way {
-    provider: Rc<SimFabric>,
+    provider: Rc<dyn Provider>,
     place: Place,
     /// Sessions so far.
     sessions: Cell<u64>,
@@ -283,13 +284,33 @@ impl Story {
         Ok(())
     }
 
+    /// The same where the pool has nothing else, and waits for it: it does not go on with that, whoever may wait, and goes on when the
+    /// volume is what it was.
+    fn go_back_alone(&mut self) -> Result<(), Wrong> {
+        let pool = self.be_well()?;
+        let (before, written) = (self.far.image(), self.load.figures().writes);
+        self.w.run_for(SECONDS);
+        let changed = self.load.figures().writes > written;
+        let away = weir_remote::PATIENCE + self.rng.between(2, 10) * SECONDS;
+        let last = self.far.die_and_be(&self.w, before, away);
+        self.w.run_for(away + 15 * SECONDS);
+        if changed && pool.status().suspended.is_none() {
+            return Err(Wrong("a pool that waited went on with what its device was before".into()));
+        }
+        self.far.die_and_be(&self.w, last, SECONDS);
+        self.w.run_for(2 * SECONDS);
+        Ok(())
+    }
+
     /// In the end all is well by itself, and each half has everything.
     fn finish(mut self) -> Result<Pass, Wrong> {
         self.w.net().heal_all();
         self.w.net().calm();
         self.far.be_well();
-        if self.spec.copies == 2 && self.rng.chance(1, 2) {
-            self.go_back()?;
+        match self.rng.chance(1, 2) {
+            true if self.spec.copies == 2 => self.go_back()?,
+            true => self.go_back_alone()?,
+            false => {}
         }
         let pool = self.be_well()?;
         self.load.stop();
