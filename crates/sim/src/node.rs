@@ -253,6 +253,9 @@ impl Node {
         world.clock.trace.line(world.clock.now(), || {
             format!("{name}: {}", if silent { "power cut" } else { "killed" })
         });
+        if silent {
+            world.net.loses_power(self.0.number);
+        }
         // First the outside: what destructors do afterwards must have no effect.
         for r in &running {
             r.core.die();

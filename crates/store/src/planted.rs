@@ -341,6 +341,8 @@ weir_base::planted_bugs! {
     ResumedFromBefore,
     /// A suspended pool writes what it decides on a disk that was put back to an earlier state.
     DecidedOnOlder,
+    /// A suspended pool goes on though one of its halves was put back to an earlier state meanwhile.
+    OneHalfIsAll,
 }
 
 impl Bug {
@@ -477,5 +479,6 @@ impl Bug {
         Bug::GarbageIsTold,
         Bug::ResumedFromBefore,
         Bug::DecidedOnOlder,
+        Bug::OneHalfIsAll,
     ];
 }

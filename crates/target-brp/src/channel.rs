@@ -116,9 +116,9 @@ pub(crate) struct Channel {
     /// Its place among those without one.
     waiting: Cell<Option<Place>>,
     ending: Cell<bool>,
-    /// Events not told yet; whether one was told and not acknowledged.
+    /// Events not told yet, and those that were told and not acknowledged.
     pub(crate) events: RefCell<Vec<Event>>,
-    pub(crate) told: Cell<bool>,
+    pub(crate) told: RefCell<Vec<Event>>,
     /// Volumes when events were last looked for.
     pub(crate) seen: RefCell<Vec<Seen>>,
     pub(crate) commands: Cell<u64>,
@@ -176,7 +176,7 @@ impl Channel {
             waiting: Cell::new(None),
             ending: Cell::new(false),
             events: RefCell::default(),
-            told: Cell::new(false),
+            told: RefCell::default(),
             seen: RefCell::default(),
             commands: Cell::new(0),
             messages: Cell::new(0),
@@ -333,7 +333,11 @@ impl Channel {
         self.view.set_proved(proved);
         self.volumes_at.set(0);
         self.owed.set(0);
-        self.told.set(false);
+        // Nobody knows whether they have arrived by the connection before.
+        let untold = self.told.take();
+        if !has(Bug::ToldIsHeard) {
+            self.events.borrow_mut().splice(..0, untold);
+        }
         self.gathers.set(!conn.needs_stable_data());
         self.last_heard.set(now());
         self.next_generation();
@@ -347,6 +351,9 @@ impl Channel {
         self.refresh();
         port.connect(qp, self.clone());
         conn.set_tap(Some(Rc::new(CommandTap(Rc::downgrade(&self)))));
+        if !self.events.borrow().is_empty() {
+            self.make_dirty();
+        }
         port.more_held.signal();
         let host = self.view.host();
         port.shared.spread.counts().logged_in(&host, &peer);

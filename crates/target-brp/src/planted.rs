@@ -41,6 +41,8 @@ weir_base::planted_bugs! {
     GivenUpIsTold,
     /// A completion that waits for the end of the turn goes by a connection that was made in it.
     RepliesStay,
+    /// News that were told by a connection that is lost have arrived.
+    ToldIsHeard,
 }
 
 impl Bug {
@@ -63,5 +65,7 @@ impl Bug {
         Bug::TurnAwaited,
         Bug::FlushForgotten,
         Bug::GivenUpIsTold,
+        // What hosts of suites see stays.
+        Bug::ToldIsHeard,
     ];
 }

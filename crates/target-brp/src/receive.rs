@@ -181,7 +181,7 @@ impl Channel {
             }
             Kind::EventAck => {
                 check_alone(&header, bytes, integrity)?;
-                self.told.set(false);
+                self.told.borrow_mut().clear();
                 self.make_dirty();
             }
             _ => {

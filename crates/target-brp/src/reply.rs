@@ -290,11 +290,12 @@ impl Channel {
 
     /// Tells the next events, if the last ones were taken note of.
     fn tell(&self, conn: &dyn weir_fabric::Connection) {
-        if self.told.get() || self.events.borrow().is_empty() || !conn.send_slots().try_wait() {
+        let all_heard = self.told.borrow().is_empty();
+        if !all_heard || self.events.borrow().is_empty() || !conn.send_slots().try_wait() {
             return;
         }
-        self.told.set(true);
         let events = self.events.take();
+        self.told.borrow_mut().clone_from(&events);
         let credits = self.owed.replace(0);
         let m = Event::message(&events, credits, self.agreed.get().integrity);
         conn.send(&m, None, SendFlags::default(), Token::NONE);

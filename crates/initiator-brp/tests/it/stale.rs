@@ -1,12 +1,12 @@
 //! A session whose commands are for what was there before only, and logins that are given up.
 
-use crate::target::{BLOCK, HOST, Served, config, serve};
+use crate::target::{BLOCK, HOST, Served, config, map, serve};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_initiator_brp::{Error, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_reactor::{sleep, spawn, timeout};
-use weir_sim::{Node, World};
+use weir_sim::{Cut, Node, World};
 use weir_target_brp::TargetConfig;
 
 const PORT: u16 = 5555;
@@ -70,6 +70,47 @@ fn nothing_of_before_comes_to_a_target_that_was_started_anew() {
         world.run_for(SECONDS);
         assert!(memory.to_vec().iter().all(|b| *b == 0), "seed {seed}: something was written");
         assert_eq!(session.doubts(), 1, "seed {seed}");
+    }
+}
+
+/// It was told of by a connection that nobody hears any more.
+#[test]
+fn that_a_volume_was_away_is_told_until_it_is_heard() {
+    for seed in 0..10 {
+        let world = World::new(seed);
+        let (target, host) = (world.node("target"), world.node("host"));
+        let memory = Slice::heap(LEN).sub(0, LEN);
+        let t = served(&target, &memory);
+        let session = Session::new(SessionConfig {
+            channels: 1,
+            keep_alive: 2 * SECONDS,
+            reconnect_max: 100 * MILLIS,
+            fast_io_fail: 30 * SECONDS,
+            ..SessionConfig::new(&target.addr(PORT), HOST)
+        });
+        host.enter(|| session.join(host.provider()));
+        let s = session.clone();
+        let disk = world.run(&host, 10 * SECONDS, async move {
+            s.login().await.unwrap();
+            Rc::new(s.queue().open_uid(&UID).await.unwrap())
+        });
+        let disk = disk.unwrap();
+        session.set_resends(false);
+        world.run_for(SECONDS);
+        assert_eq!(session.doubts(), 0);
+        world.net().partition(target.number(), host.number());
+        t.access.set(map(&[3]));
+        world.run_for(300 * MILLIS);
+        t.access.set(map(&[0, 3]));
+        world.run_for(300 * MILLIS);
+        // What was sent by the connection before is lost with it.
+        world.net().cut_between(target.number(), host.number(), Cut::Silent);
+        world.net().heal_all();
+        world.run_for(15 * SECONDS);
+        assert!(session.doubts() > 0, "seed {seed}");
+        let later = host.spawn(async move { disk.write(0, Slice::heap(BLOCK), false).await });
+        let later = world.run(&host, 10 * SECONDS, async move { later.await.unwrap() }).unwrap();
+        assert_eq!(later, Err(Error::PathDown), "seed {seed}");
     }
 }
 

@@ -486,7 +486,7 @@ impl Net {
             pair.node_died(node, silent);
         }
         for pipe in self.pipes() {
-            pipe.node_died(node, silent);
+            pipe.node_died(node);
         }
         self.partings.node_died(node);
         let gone: Vec<_> = {
@@ -499,6 +499,13 @@ impl Net {
             if !silent {
                 a.refused(self, node, "connection reset");
             }
+        }
+    }
+
+    /// Before its process is gone: that says nothing to anybody.
+    pub(crate) fn loses_power(&self, node: u32) {
+        for pipe in self.pipes() {
+            pipe.loses_power(node);
         }
     }
 

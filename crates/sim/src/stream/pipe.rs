@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use weir_base::MILLIS;
+use weir_base::{MILLIS, Nanos};
 use weir_reactor::{Completion, CompletionFuture, Token, complete, completion};
 use weir_stream::{Moved, Piece, Ready, Room, Watch, WouldBlock};
 
@@ -55,6 +55,8 @@ pub(super) struct End {
     deaf: Cell<bool>,
     /// Sent by this end, and not arrived.
     wire: RefCell<VecDeque<Segment>>,
+    /// When the first of that arrives at the earliest.
+    held_until: Cell<Nanos>,
     /// Arrived, without room in `inbox`.
     arrived: RefCell<VecDeque<Segment>>,
     inbox: RefCell<VecDeque<u8>>,
@@ -75,6 +77,7 @@ impl End {
             ended: Cell::default(),
             deaf: Cell::default(),
             wire: RefCell::default(),
+            held_until: Cell::default(),
             arrived: RefCell::default(),
             inbox: RefCell::default(),
             sent: Cell::default(),
@@ -117,7 +120,7 @@ pub(crate) struct Pipe {
     pub(super) net: Rc<Net>,
     number: u64,
     ends: [End; 2],
-    /// Nothing that is sent arrives any more.
+    /// Nothing that is sent from here on arrives any more.
     severed: Cell<bool>,
 }
 
@@ -337,11 +340,13 @@ impl Pipe {
 
     /// The next of what `side` sent is at the other end.
     fn arrive(self: &Rc<Self>, side: usize) {
-        let Some(segment) = self.ends[side].wire.borrow_mut().pop_front() else { return };
         let to = &self.ends[1 - side];
-        if self.severed.get() {
-            return;
+        let late = self.ends[side].held_until.get().saturating_sub(self.net.clock.now());
+        if late > 0 {
+            let pipe = self.clone();
+            return to.core().after(late, move || pipe.arrive(side));
         }
+        let Some(segment) = self.ends[side].wire.borrow_mut().pop_front() else { return };
         if matches!(segment, Segment::Reset) {
             to.arrived.borrow_mut().clear();
             return self.fail(1 - side, ErrorKind::ConnectionReset);
@@ -349,7 +354,7 @@ impl Pipe {
         if to.is_open() && to.error.get().is_none() {
             to.arrived.borrow_mut().push_back(segment);
             self.take_in(1 - side);
-        } else if matches!(segment, Segment::Data(_)) {
+        } else if matches!(segment, Segment::Data(_)) && !self.severed.get() {
             self.refused(side);
         }
     }
@@ -449,6 +454,14 @@ impl Pipe {
             given => given,
         };
         self.say(|| format!("cut ({how:?})"));
+        // What is under way may arrive yet, also long after whoever sent it has given up.
+        for end in &self.ends {
+            let mut wire = end.wire.borrow_mut();
+            let left = self.net.draw(|r| r.below(wire.len() as u64 + 1)) as usize;
+            wire.truncate(left);
+            let late = self.net.draw(|r| if r.chance(1, 2) { r.below(500 * MILLIS) } else { 0 });
+            end.held_until.set(self.net.clock.now() + late);
+        }
         let first = self.net.draw(|r| r.below(2)) as usize;
         for side in [first, 1 - first] {
             match how {
@@ -471,15 +484,21 @@ impl Pipe {
         self.ends[side].core().after(self.net.dead_after(), run);
     }
 
-    /// The process at one of the ends has died, or the machine has lost power.
-    pub(crate) fn node_died(self: &Rc<Self>, node: u32, silent: bool) {
+    /// The process at one of the ends has died.
+    pub(crate) fn node_died(self: &Rc<Self>, node: u32) {
         for side in 0..2 {
             let end = &self.ends[side];
-            if end.node() != node || end.core().is_alive() || !end.is_open() {
-                continue;
-            }
-            if !silent {
+            if end.node() == node && !end.core().is_alive() {
                 self.close(side);
+            }
+        }
+    }
+
+    /// The machine at one of the ends loses power: its system says nothing any more, whatever its process lets go of.
+    pub(crate) fn loses_power(self: &Rc<Self>, node: u32) {
+        for side in 0..2 {
+            let end = &self.ends[side];
+            if end.node() != node || !end.is_open() {
                 continue;
             }
             end.state.set(State::Gone);

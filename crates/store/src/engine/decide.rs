@@ -6,11 +6,10 @@
 
 use super::device::{self, Device, Pending};
 use super::labels::{label_within, superblocks};
-use super::{Inner, block_of, dataset::Dataset};
-use crate::format::log::decode_head;
+use super::{Inner, dataset::Dataset};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::turn::{MAX_TURNS, Turn};
-use crate::format::{BLOCK, KEPT_LOG, MAX_EPOCH};
+use crate::format::{KEPT_LOG, MAX_EPOCH};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, SECONDS};
@@ -131,22 +130,12 @@ impl Inner {
         let (Some(disk), limit) = (d.disk.clone(), self.options.deadline) else { return false };
         let Ok(label) = label_within(&disk, limit).await else { return false };
         let Ok(ring) = superblocks(&disk, &label, limit).await else { return false };
-        let Some(newest) = ring.newest().map(Superblock::chain) else { return false };
-        let last = {
+        let Some(newest) = ring.newest() else { return false };
+        let is_known = {
             let (durable, begun) = (self.durable.borrow(), self.begun.borrow());
-            let known = begun.iter().chain([&*durable]).any(|s| s.chain() == newest);
-            if label.device != d.id || !known {
-                return false;
-            }
-            self.last_page(begun.last().unwrap_or(&durable))
+            begun.iter().chain([&*durable]).any(|s| s.chain() == newest.chain())
         };
-        let Some((lsn, crc)) = last else { return true };
-        if !self.log.set.borrow().contains(&d.number) {
-            return true;
-        }
-        let buf = Slice::heap(BLOCK);
-        let read = d.read(d.layout.log(lsn), &buf, limit).await;
-        read.is_ok() && decode_head(&block_of(&buf), self.tag).is_ok_and(|(_, c)| c == crc)
+        label.device == d.id && is_known && self.has_last_page(d).await
     }
 
     /// Makes a superblock durable on devices that failed with the pool.

@@ -60,11 +60,12 @@ impl Inner {
     pub(crate) async fn recover(self: &Rc<Self>, before: Option<&Inner>) -> StoreResult {
         if let Some(b) = before {
             b.is_followed_by(&self.durable.borrow())?;
+            b.is_in_each(self).await?;
         }
         self.complete_super().await?;
         let mut old = self.read_log().await?;
         if let Some(b) = before {
-            b.is_in(&self.durable.borrow(), &old)?;
+            b.is_in(self, &old)?;
         }
         // Whatever was written by a life that is over was born before this.
         let mut newest = self.epoch.get();

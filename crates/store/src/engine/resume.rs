@@ -3,14 +3,18 @@
 //! A pool is suspended when what is to be written fails for all copies. It goes on by being opened again in its place, so that
 //! nothing but recovery decides what happened of the writes under way.
 
+use super::device::Device;
 use super::old_log::OldLog;
 use super::unended::assemble_quiet;
-use super::{Inner, Pool, StoreError, StoreResult};
+use super::{Inner, Pool, StoreError, StoreResult, block_of};
+use crate::format::log::decode_head;
 use crate::format::superblock::{MemberState, Superblock};
+use crate::format::{BLOCK, FormatError};
 use crate::planted::{Bug, has};
 use std::cell::OnceCell;
 use std::ops::Deref;
 use std::rc::Rc;
+use weir_mem::Slice;
 use weir_reactor::{patience, spawn_task};
 
 fn older() -> StoreError {
@@ -106,23 +110,61 @@ impl Inner {
         if follows || has(Bug::ResumedFromBefore) { Ok(()) } else { Err(older()) }
     }
 
-    /// As [`is_followed_by`](Inner::is_followed_by), for the log: it has what was acknowledged last.
-    pub(super) fn is_in(&self, found: &Superblock, log: &OldLog) -> StoreResult {
-        // A life after this one has taken it over.
-        if found.incarnation != self.incarnation.get() || has(Bug::ResumedFromBefore) {
-            return Ok(());
-        }
-        let Some((lsn, crc)) = self.last_page(found) else { return Ok(()) };
-        match log.pages.get(&lsn) {
-            Some(p) if p.crc == crc => Ok(()),
-            _ => Err(older()),
+    /// As [`is_followed_by`](Inner::is_followed_by), for the log of `new`, as it was read: it has what was acknowledged last.
+    pub(super) fn is_in(&self, new: &Inner, log: &OldLog) -> StoreResult {
+        let last = self.last_page().filter(|_| self.knows(&new.durable.borrow()));
+        let Some((lsn, crc)) = last else { return Ok(()) };
+        let has_it = log.pages.get(&lsn).is_some_and(|p| p.crc == crc);
+        // What a verdict or checkpoint of this life is the end of is read no more; each device has been asked for it.
+        if has_it || new.durable.borrow().chain() != self.durable.borrow().chain() {
+            Ok(())
+        } else {
+            Err(older())
         }
     }
 
-    /// The last page of the log that this life has acknowledged, and its checksum, where that is in the log of this superblock.
-    pub(super) fn last_page(&self, s: &Superblock) -> Option<(u64, u64)> {
+    /// Each of the devices that have the log has what was acknowledged last. One that was put back to an earlier state may count as in
+    /// sync: its superblock is the newest that must be there, and what it lacks only the log tells of.
+    pub(super) async fn is_in_each(&self, new: &Inner) -> StoreResult {
+        if !self.knows(&new.durable.borrow()) {
+            return Ok(());
+        }
+        for d in new.current_devices() {
+            if !has(Bug::OneHalfIsAll) && !self.has_last_page(&d).await {
+                return Err(older());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a superblock is of this life, or what it began with. A life after it may have taken its log over.
+    fn knows(&self, s: &Superblock) -> bool {
+        let (durable, begun, chain) = (self.durable.borrow(), self.begun.borrow(), s.chain());
+        begun.iter().chain([&*durable]).any(|s| s.chain() == chain) && !has(Bug::ResumedFromBefore)
+    }
+
+    /// Whether a device that has the log has what this life acknowledged last, as far as can be told: a page may have rotted, or be
+    /// unreadable.
+    pub(super) async fn has_last_page(&self, d: &Device) -> bool {
+        let Some((lsn, crc)) = self.last_page() else { return true };
+        if !self.durable.borrow().log_set.contains(&Some(d.number)) {
+            return true;
+        }
+        let buf = Slice::heap(BLOCK);
+        if d.read(d.layout.log(lsn), &buf, self.options.deadline).await.is_err() {
+            return true;
+        }
+        match decode_head(&block_of(&buf), self.tag) {
+            Ok((_, found)) => found == crc,
+            Err(e) => !matches!(e, FormatError::Magic | FormatError::Identity(_)),
+        }
+    }
+
+    /// The last page of the log that this life has acknowledged, and its checksum, if that is behind its last superblock.
+    fn last_page(&self) -> Option<(u64, u64)> {
+        let durable = self.durable.borrow();
         // What a checkpoint has taken, and what other lives wrote, says nothing.
-        let first = s.turns.last().map_or(s.base_lsn, |t| t.sure);
+        let first = durable.turns.last().map_or(durable.base_lsn, |t| t.sure);
         let stable = self.log.stable.get();
         (stable > first).then(|| (stable - 1, self.log.stable_chain.get()))
     }
