@@ -8,7 +8,7 @@ use weir_proto_brp::{Features, PortId};
 pub(crate) const MESSAGE: usize = 61440;
 
 /// Credits that every channel has, as long as there are receive buffers for that: so many for each channel of the port.
-pub const LEAST: u16 = 2;
+pub(crate) const LEAST: u16 = 2;
 
 /// Settings of one BRP target port. Numbers are per reactor unless they say otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,6 +24,7 @@
 mod aside;
 mod channel;
 mod config;
+mod frontend;
 mod greetings;
 mod keyed;
 pub mod planted;
@@ -36,6 +37,7 @@ mod sessions;
 mod target;
 mod tick;
 
-pub use config::{LEAST, TargetConfig};
+pub use config::TargetConfig;
+pub use frontend::open;
 pub use port::{Port, PortCensus};
 pub use target::{ChannelInfo, SessionInfo, Target};

@@ -5,7 +5,7 @@ use weir_proto_srp::{PortId, TargetPolicy};
 
 /// Credits that every channel has, as long as there are receive buffers for that: one more than these for each channel of
 /// the port.
-pub const LEAST: u32 = 4;
+pub(crate) const LEAST: u32 = 4;
 
 /// Settings of one SRP target port. Numbers are per reactor unless they say otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]

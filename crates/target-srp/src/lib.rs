@@ -28,6 +28,7 @@ mod config;
 mod dma;
 mod ending;
 mod events;
+mod frontend;
 mod nexus;
 pub mod planted;
 mod port;
@@ -36,7 +37,8 @@ mod target;
 mod task;
 mod trace;
 
-pub use config::{LEAST, TargetConfig};
+pub use config::TargetConfig;
+pub use frontend::open;
 pub use port::{Port, PortCensus};
 pub use target::{ChannelInfo, NexusInfo, Target};
 pub use trace::{Trace, TraceEntry};

@@ -81,9 +81,14 @@ impl Local {
         let provider = all[index].get_or_insert_with(|| {
             let half_open = Shares::now().half_open;
             let config = IwarpConfig { crc, half_open, ..IwarpConfig::default() };
-            Iwarp::new(&self.reactor, TcpNetwork::new(&self.ring), config)
+            Iwarp::new(&self.reactor, self.network(), config)
         });
         Rc::new(provider.clone())
+    }
+
+    /// Byte streams.
+    pub(crate) fn network(&self) -> Rc<TcpNetwork> {
+        TcpNetwork::new(&self.ring)
     }
 
     /// The provider for RDMA adapters; rdma-core is loaded when the first port wants it.

@@ -1,6 +1,6 @@
 //! Target ports of the node.
 
-use super::door::Door;
+use super::door;
 use super::local::{Local, on};
 use super::node::{Node, RunningTarget, identity, lock};
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use weir_base::Nanos;
 use weir_control::model::{self, TargetPort, Transport};
 use weir_control::{Code, Error, Result};
-use weir_fabric::Provider;
 use weir_fabric_iwarp::CrcPolicy;
 use weir_proto_scsi::identity::{PortName, TargetPort as ScsiPort};
 use weir_proto_srp::PortId;
+use weir_target_core::{PortSpec, Site};
 
 /// How long the channels of a target port may take to end: hosts that stand still are parted from after half of it. What a device
 /// holds longer is waited for when its volume is closed.
@@ -38,7 +38,18 @@ impl Node {
             model::CrcPolicy::Require => CrcPolicy::Require,
         };
         let (none, seed) = (identity("none", [0; 16]), crate::seed::draw()?);
-        let target = Door::new(port, self.access.clone(), none, handles.len(), seed);
+        let spec = PortSpec {
+            id: id.0,
+            relative: port.relative,
+            channels: usize::from(port.channels),
+            reactors: handles.len(),
+            access: self.access.clone(),
+            identity: none,
+            incarnation: door::incarnation(),
+            power: door::power(),
+            seed,
+        };
+        let target = door::open(port.protocol, spec);
         let transport = port.transport;
         let name = port.name.clone();
         let mut error = None;
@@ -46,8 +57,7 @@ impl Node {
             let (target, name) = (target.clone(), name.clone());
             let joined = on(h, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    let provider = provider(&local, transport, crc)?;
-                    target.join(provider, local.units.clone(), local.pool.clone()).map_err(|e| {
+                    target.join(&site(&local, transport, crc)?).map_err(|e| {
                         Error::new(Code::IoError, format!("target port {name} does not start"))
                             .because(e)
                     })
@@ -66,8 +76,7 @@ impl Node {
             let (target, addr2, name) = (target.clone(), addr.clone(), name.clone());
             let r = on(&handles[0], move |local: Rc<Local>| {
                 Box::pin(async move {
-                    let provider = provider(&local, transport, crc)?;
-                    target.listen(&*provider, &addr2).map_err(|e| {
+                    target.listen(&site(&local, transport, crc)?, &addr2).map_err(|e| {
                         Error::new(
                             Code::IoError,
                             format!("target port {name} cannot listen on {addr2}"),
@@ -156,13 +165,16 @@ impl Node {
     }
 }
 
-fn provider(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Rc<dyn Provider>> {
-    match transport {
-        Transport::Iwarp => Ok(local.iwarp(crc)),
+/// What a reactor has for a port of this transport.
+fn site(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Site> {
+    let fabric = match transport {
+        Transport::Iwarp => local.iwarp(crc),
         Transport::Verbs => local.verbs().map_err(|e| {
             Error::new(Code::IoError, "no RDMA adapter can be used").because(e).hint(
                 "install rdma-core's libraries and see `rdma link`, or use `transport = \"iwarp\"`",
             )
-        }),
-    }
+        })?,
+    };
+    let (units, pool) = (local.units.clone(), local.pool.clone());
+    Ok(Site { fabric, network: local.network(), units, pool })
 }

@@ -1,6 +1,6 @@
 //! What the node is doing now.
 
-use super::door::{ChannelLine, Door, RequestsLine};
+use super::door::Door;
 use super::local::{Local, on};
 use super::node::{Node, RunningTarget};
 use std::collections::BTreeMap;
@@ -15,6 +15,8 @@ use weir_control::live::{
     LiveStatus, NexusLive, PoolLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::{Code, Error, Result};
+use weir_proto_srp::PortId;
+use weir_target_core::{ChannelLine, RequestsLine};
 
 /// How long a reactor may take to tell of itself, though nothing is seen that holds it up.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -357,7 +359,7 @@ fn port(name: &str, t: &RunningTarget, gone: &[(Door, u64)], readings: &[Reading
             let first = own.first();
             NexusLive {
                 host: first.map(|c| c.host.clone()).filter(|h| !h.is_empty()),
-                initiator: format!("{:016x}:{:016x}", n.initiator.extension(), n.initiator.guid()),
+                initiator: PortId(n.initiator).to_string(),
                 peer: first.map_or(n.address, |c| c.peer.clone()),
                 channels: n.channels as u64,
                 in_flight: own.iter().map(|c| u64::from(c.busy)).sum(),
