@@ -90,7 +90,7 @@ pub(crate) fn shortage(model: &Model, reactors: u64, limit: u64) -> Option<Error
     let disks = disks(model, reactors);
     let own = OWN + REACTOR * reactors;
     let shares = Shares::of(limit, own + disks);
-    let ports = model.targets.values().filter(|t| t.transport == Transport::Iwarp);
+    let ports = model.targets.values().filter(|t| t.transport != Transport::Verbs);
     let (channels, visitors) = ports.fold((0, 0), |(c, v), t| {
         (c + u64::from(t.channels), v + (t.listen.len() * (shares.half_open + 1)) as u64)
     });

@@ -15,7 +15,6 @@
 mod close;
 mod conn;
 mod flush;
-mod lobby;
 pub mod planted;
 mod provider;
 mod receive;

@@ -1,7 +1,6 @@
 //! Connection set-up: TCP, then the MPA frames.
 
 use crate::conn::Conn;
-use crate::lobby::Lobby;
 use crate::provider::Iwarp;
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -12,7 +11,7 @@ use weir_fabric::{
 };
 use weir_proto_iwarp::mpa::{self, Kind};
 use weir_reactor::{LocalFuture, WaitChannel, sleep, spawn_task, timeout};
-use weir_stream::{Accepted, Network, Parted, Stream};
+use weir_stream::{Accepted, Lobby, Network, Parted, Stream};
 
 /// How long a peer may take for a start-up frame (siw as initiator waits 10 s for ours).
 const FRAME_PATIENCE: u64 = 5 * SECONDS;

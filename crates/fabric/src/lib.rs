@@ -26,12 +26,11 @@
 )]
 
 mod recv;
-mod source;
 mod unclaimed;
 
 pub use recv::{RecvQueue, SoftRecvQueue, soft_queue};
-pub use source::source;
 pub use unclaimed::Unclaimed;
+pub use weir_stream::source;
 
 use std::rc::Rc;
 use weir_base::Nanos;

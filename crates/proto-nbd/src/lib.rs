@@ -1,8 +1,8 @@
-//! The transmission phase of the NBD protocol, as Linux's driver speaks it on a socket that it was given: requests of
-//! 28 bytes, simple replies of 16 (NBD protocol, "Transmission phase"; linux/nbd.h). There is no handshake on such a
-//! socket, and there are no structured replies.
+//! The NBD protocol: the transmission phase as Linux's driver speaks it, requests of 28 bytes and simple replies of 16
+//! (NBD protocol, "Transmission phase"; linux/nbd.h), and the server's side of the [handshake](Handshake) before it. A
+//! socket that the driver was given has no handshake. There are no structured replies.
 //!
-//! Bytes in, requests out; nothing here waits, allocates or panics.
+//! Bytes in, requests out; nothing here waits or panics, and nothing of the transmission phase allocates.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -11,8 +11,10 @@
 )]
 
 pub mod fuzzing;
+pub mod handshake;
 mod intake;
 
+pub use handshake::{Export, Handshake, Step};
 pub use intake::{Intake, Item};
 
 /// Bytes of a request before its data.
@@ -23,7 +25,7 @@ pub const REPLY: usize = 16;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 
-/// Flags that the driver is told about the export.
+/// Flags that the driver, or a client in the handshake, is told about the export.
 pub mod flags {
     /// The others mean something.
     pub const HAS_FLAGS: u64 = 1;

@@ -15,9 +15,13 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
+mod lobby;
 mod piece;
+mod source;
 
+pub use lobby::Lobby;
 pub use piece::{Piece, Room};
+pub use source::source;
 
 use std::any::Any;
 use std::cell::RefCell;

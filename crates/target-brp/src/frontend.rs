@@ -29,11 +29,12 @@ pub fn open(spec: PortSpec) -> Arc<dyn Frontend> {
 
 impl Frontend for Target {
     fn join(&self, site: &Site) -> Result<(), FabricError> {
-        Target::join(self, site.fabric.clone(), site.units.clone(), site.pool.clone()).map(drop)
+        let (units, pool) = (site.units.clone(), site.pool.clone());
+        Target::join(self, site.rdma()?.clone(), units, pool).map(drop)
     }
 
     fn listen(&self, site: &Site, addr: &str) -> Result<String, FabricError> {
-        Target::listen(self, &*site.fabric, addr)
+        Target::listen(self, &**site.rdma()?, addr)
     }
 
     fn close(&self) {

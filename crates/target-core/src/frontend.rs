@@ -36,14 +36,24 @@ pub struct PortSpec {
 
 /// What a reactor has for the front ends on it.
 pub struct Site {
-    /// RDMA, by the transport of the port.
-    pub fabric: Rc<dyn Provider>,
-    /// Byte streams.
+    /// RDMA, by the transport of the port; none where that is TCP.
+    pub fabric: Option<Rc<dyn Provider>>,
+    /// Byte streams: TCP.
     pub network: Rc<dyn Network>,
     /// Its sides of the units.
     pub units: Rc<Units>,
     /// Its data buffers.
     pub pool: BufPool,
+}
+
+impl Site {
+    /// RDMA.
+    ///
+    /// # Errors
+    /// The port's transport is not RDMA.
+    pub fn rdma(&self) -> Result<&Rc<dyn Provider>, FabricError> {
+        self.fabric.as_ref().ok_or_else(|| FabricError::Unavailable("it needs RDMA".into()))
+    }
 }
 
 /// A host's login, for status displays.

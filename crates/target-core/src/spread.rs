@@ -84,6 +84,12 @@ impl Spread {
         self.reactors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// A task of the present reactor that listens for the port: it ends when the port is [closed](Spread::close) here.
+    pub fn keep(&self, task: TaskId) {
+        let mut all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((weir_reactor::current_id(), task));
+    }
+
     /// Lets nobody in from here on, and closes the listeners of the present reactor. Comes before channels are ended:
     /// a host whose channel is ended logs in again at once.
     pub fn close(&self) {
@@ -187,9 +193,7 @@ where
 {
     let listener = provider.listen(addr)?;
     let local = listener.local_addr();
-    let task = spawn_task(serve(spread.clone(), listener, login));
-    let mut all = spread.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-    all.push((weir_reactor::current_id(), task));
+    spread.keep(spawn_task(serve(spread.clone(), listener, login)));
     Ok(local)
 }
 

@@ -238,6 +238,23 @@ impl Model {
             )
             .hint(format!("use 1 to {MAX_CHANNELS}")));
         }
+        let transport = match (spec.protocol, spec.transport) {
+            // The default of the file is for RDMA.
+            (Protocol::Nbd, Transport::Iwarp | Transport::Tcp) => Transport::Tcp,
+            (Protocol::Srp | Protocol::Brp, t @ (Transport::Iwarp | Transport::Verbs)) => t,
+            (Protocol::Nbd, Transport::Verbs) => {
+                let what = format!("target `{}` cannot speak NBD over RDMA", spec.name);
+                return Err(Error::new(Code::InvalidRequest, what)
+                    .because("NBD goes by TCP")
+                    .hint("use transport = \"tcp\", or leave it out"));
+            }
+            (Protocol::Srp | Protocol::Brp, Transport::Tcp) => {
+                let what = format!("target `{}` needs RDMA", spec.name);
+                return Err(Error::new(Code::InvalidRequest, what)
+                    .because("SRP and BRP go by RDMA")
+                    .hint("use transport = \"iwarp\", which needs no adapter"));
+            }
+        };
         // Both halves non-zero: a zero identifier would match the one that carelessly set up initiators ask for.
         let fresh = |shift: u32| Hex64((entropy >> shift) as u64 | 1);
         let target = TargetPort {
@@ -246,7 +263,7 @@ impl Model {
             relative: present.map_or_else(|| self.free_relative(), |t| t.relative),
             listen,
             protocol: spec.protocol,
-            transport: spec.transport,
+            transport,
             channels,
             cores: spec.cores,
             crc: spec.crc,

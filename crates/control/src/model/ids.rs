@@ -3,6 +3,7 @@
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize, de};
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 /// Longest name, in bytes.
@@ -116,7 +117,7 @@ impl FromStr for InitiatorPort {
     type Err = Error;
 
     /// `ext:guid` in hexadecimal, leading zeros optional; or 32 digits without a colon; or eight groups of four as a
-    /// GID is printed.
+    /// GID is printed; or an IP address, which is what names a host that comes by NBD.
     fn from_str(text: &str) -> Result<Self> {
         let groups: Vec<&str> = text.split(':').collect();
         let halves = match groups.as_slice() {
@@ -132,10 +133,19 @@ impl FromStr for InitiatorPort {
             }
             _ => None,
         };
-        halves.map(|(e, g)| InitiatorPort::new(e, g)).ok_or_else(|| {
-            Error::new(Code::InvalidPort, format!("`{text}` is not an SRP initiator port"))
-                .because("it is not two 64-bit hexadecimal numbers")
-                .hint("write identifier extension and GUID, e.g. 0000000000000001:0002c90300a1b2c3")
+        let port = halves.map(|(e, g)| InitiatorPort::new(e, g));
+        // By NBD a host has its address only.
+        let address = || match text.parse::<IpAddr>().ok()?.to_canonical() {
+            IpAddr::V4(a) => Some(InitiatorPort(a.to_ipv6_mapped().octets())),
+            IpAddr::V6(a) => Some(InitiatorPort(a.octets())),
+        };
+        port.or_else(address).ok_or_else(|| {
+            Error::new(Code::InvalidPort, format!("`{text}` is not an initiator port"))
+                .because("it is neither two 64-bit hexadecimal numbers nor an IP address")
+                .hint(
+                    "write identifier extension and GUID, e.g. 0000000000000001:0002c90300a1b2c3; \
+                     for NBD the host's address",
+                )
         })
     }
 }

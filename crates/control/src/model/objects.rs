@@ -462,6 +462,8 @@ pub enum Transport {
     Iwarp,
     /// An RDMA adapter by way of the verbs library.
     Verbs,
+    /// TCP, for protocols that want no RDMA.
+    Tcp,
 }
 
 /// Which protocol a target port speaks.
@@ -473,6 +475,8 @@ pub enum Protocol {
     Srp,
     /// Weir's block RDMA protocol.
     Brp,
+    /// The network block device protocol, over TCP.
+    Nbd,
 }
 
 /// What a target port does about MPA's CRC (RFC 5044 section 4.4).

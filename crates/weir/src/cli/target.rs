@@ -69,10 +69,11 @@ impl Command {
 
 fn fabric(t: &TargetPort) -> &'static str {
     match (t.protocol, t.transport) {
-        (Protocol::Srp, Transport::Iwarp) => "iwarp",
         (Protocol::Srp, Transport::Verbs) => "verbs",
-        (Protocol::Brp, Transport::Iwarp) => "iwarp (brp)",
+        (Protocol::Srp, _) => "iwarp",
         (Protocol::Brp, Transport::Verbs) => "verbs (brp)",
+        (Protocol::Brp, _) => "iwarp (brp)",
+        (Protocol::Nbd, _) => "tcp (nbd)",
     }
 }
 
@@ -104,6 +105,13 @@ fn details(t: &TargetPort, port: &PortLive) -> String {
     }
     if t.protocol == Protocol::Brp {
         text.push_str("\nBRP is Weir's own protocol: `weir attach VOLUME --target ADDRESS`, `weir bench --initiator brp`.\n");
+        return text;
+    }
+    if t.protocol == Protocol::Nbd {
+        text.push_str("\nEach volume that a host's address sees is an export of its name:\n");
+        for address in listening {
+            text.push_str(&format!("  nbdinfo --list nbd://{address}\n"));
+        }
         return text;
     }
     text.push_str(

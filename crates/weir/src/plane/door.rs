@@ -12,6 +12,7 @@ pub(crate) fn open(protocol: Protocol, port: PortSpec) -> Door {
     match protocol {
         Protocol::Srp => weir_target_srp::open(port),
         Protocol::Brp => weir_target_brp::open(port),
+        Protocol::Nbd => weir_target_nbd::open(port),
     }
 }
 

@@ -168,12 +168,13 @@ impl Node {
 /// What a reactor has for a port of this transport.
 fn site(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Site> {
     let fabric = match transport {
-        Transport::Iwarp => local.iwarp(crc),
-        Transport::Verbs => local.verbs().map_err(|e| {
+        Transport::Tcp => None,
+        Transport::Iwarp => Some(local.iwarp(crc)),
+        Transport::Verbs => Some(local.verbs().map_err(|e| {
             Error::new(Code::IoError, "no RDMA adapter can be used").because(e).hint(
                 "install rdma-core's libraries and see `rdma link`, or use `transport = \"iwarp\"`",
             )
-        })?,
+        })?),
     };
     let (units, pool) = (local.units.clone(), local.pool.clone());
     Ok(Site { fabric, network: local.network(), units, pool })

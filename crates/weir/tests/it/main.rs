@@ -33,6 +33,7 @@ mod left_out;
 mod loops;
 mod lost_cache;
 mod migrate;
+mod nbd;
 mod older;
 mod partly_old;
 mod policy;

@@ -1,7 +1,7 @@
 //! Peers between their connection and their being let in: bounded, and shared out among the addresses that they come from.
 
+use crate::source;
 use std::net::IpAddr;
-use weir_fabric::source;
 use weir_reactor::TaskId;
 
 /// One that waits.
@@ -16,7 +16,7 @@ struct Entry<R> {
 
 /// Peers that wait. When it is full, one of those that have most there goes: the first to come of them. They are let in by
 /// turns of their addresses.
-pub(crate) struct Lobby<R> {
+pub struct Lobby<R> {
     most: usize,
     /// In the order in which they came.
     entries: Vec<Entry<R>>,
@@ -27,13 +27,14 @@ pub(crate) struct Lobby<R> {
 
 impl<R> Lobby<R> {
     /// For `most` peers, one at least.
-    pub(crate) fn new(most: usize) -> Lobby<R> {
+    #[must_use]
+    pub fn new(most: usize) -> Lobby<R> {
         Lobby { most: most.max(1), entries: Vec::new(), turns: Vec::new(), turn: 0 }
     }
 
     /// Takes a peer in. Gives the task of the one that had to go for that, if it still reads.
     #[must_use]
-    pub(crate) fn enter(&mut self, number: u64, from: IpAddr, task: TaskId) -> Option<TaskId> {
+    pub fn enter(&mut self, number: u64, from: IpAddr, task: TaskId) -> Option<TaskId> {
         self.entries.push(Entry { number, from: source(from), task, request: None });
         if self.entries.len() <= self.most {
             return None;
@@ -42,7 +43,7 @@ impl<R> Lobby<R> {
     }
 
     /// There is no descriptor for the next one: one goes of an address that has several here. Gives its task, if it still reads.
-    pub(crate) fn make_room(&mut self) -> Option<TaskId> {
+    pub fn make_room(&mut self) -> Option<TaskId> {
         self.send_one_away(2)
     }
 
@@ -63,7 +64,7 @@ impl<R> Lobby<R> {
     }
 
     /// A peer's request is there. It stays where it is; false if it had to go.
-    pub(crate) fn ready(&mut self, number: u64, request: R) -> bool {
+    pub fn ready(&mut self, number: u64, request: R) -> bool {
         match self.entries.iter_mut().find(|e| e.number == number) {
             Some(e) => {
                 e.request = Some(request);
@@ -74,12 +75,19 @@ impl<R> Lobby<R> {
     }
 
     /// A peer sent nothing that is a request, or not in time.
-    pub(crate) fn leave(&mut self, number: u64) {
+    pub fn leave(&mut self, number: u64) {
         self.entries.retain(|e| e.number != number);
     }
 
+    /// Ends all. Gives the tasks of those that still read.
+    #[must_use]
+    pub fn clear(&mut self) -> Vec<TaskId> {
+        let all = self.entries.drain(..).filter(|e| e.request.is_none());
+        all.map(|e| e.task).collect()
+    }
+
     /// Whoever's address was let in least recently, if one is ready.
-    pub(crate) fn next(&mut self) -> Option<R> {
+    pub fn next(&mut self) -> Option<R> {
         let turns = &self.turns;
         let last = |from: IpAddr| turns.iter().find(|(a, _)| *a == from).map_or(0, |(_, t)| *t);
         let ready = self.entries.iter().enumerate().filter(|(_, e)| e.request.is_some());

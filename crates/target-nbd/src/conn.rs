@@ -1,0 +1,381 @@
+//! A connection in service.
+
+use crate::execute::{LONGEST, error};
+use crate::greet::Greeted;
+use crate::port::Port;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use weir_base::{MICROS, Nanos};
+use weir_mem::{Share, Slice};
+use weir_proto_nbd::{Intake, Item, Op, REPLY, Request, reply};
+use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::lun::Lun;
+use weir_proto_scsi::transport_id::TransportId;
+use weir_reactor::{LocalFuture, WaitChannel, contained_future, sleep, spawn_task, unless};
+use weir_stream::{Piece, Stream, WouldBlock};
+use weir_target_core::{Attached, Attachment, ChannelLine, Link, Seat};
+
+/// Requests of one connection at once; more wait in TCP.
+pub(crate) const DEPTH: u32 = 64;
+/// Requests longer than the largest data buffer, at once: they have memory of their own.
+const LARGE: u32 = 1;
+/// Bytes received at most in one go.
+const STAGING: usize = 64 << 10;
+/// Replies that one system call sends.
+const GATHER: usize = 32;
+/// How often is looked whether what was sent has arrived.
+const LOOK: Nanos = 200 * MICROS;
+
+/// A reply on its way.
+struct Reply {
+    head: [u8; REPLY],
+    data: Option<Slice>,
+}
+
+pub(crate) struct Conn {
+    port: Rc<Port>,
+    stream: Box<dyn Stream>,
+    peer: String,
+    initiator: [u8; 16],
+    lun: Lun,
+    view: Attachment,
+    share: Share,
+    slots: WaitChannel,
+    large: WaitChannel,
+    replies: RefCell<VecDeque<Reply>>,
+    /// Bytes of the first of them that have gone.
+    gone: Cell<usize>,
+    /// Signalled when there is a reply, or the end.
+    news: WaitChannel,
+    busy: Cell<u32>,
+    commands: Cell<u64>,
+    /// No request is taken any more; those that run are answered.
+    ending: Cell<bool>,
+    /// Nobody is there to be answered.
+    over: Cell<bool>,
+    halt: WaitChannel,
+    _seat: Seat,
+    me: Weak<Conn>,
+}
+
+impl Conn {
+    /// Puts a connection into service.
+    pub(crate) fn start(port: &Rc<Port>, stream: Box<dyn Stream>, g: Greeted) {
+        let shared = &port.shared;
+        let nexus = shared.nexuses.enter(g.initiator, || shared.spread.new_nexus());
+        let account = shared.access.map().account(&g.initiator, "");
+        let (id, who) = (TransportId::srp(g.initiator), g.initiator.to_vec());
+        let conn = Rc::new_cyclic(|me: &Weak<Conn>| Conn {
+            port: port.clone(),
+            stream,
+            peer: g.peer,
+            initiator: g.initiator,
+            lun: g.lun,
+            view: Attachment::new(nexus, who, id, shared.relative),
+            share: port.pool.share(&account),
+            slots: WaitChannel::new(DEPTH),
+            large: WaitChannel::new(LARGE),
+            replies: RefCell::default(),
+            gone: Cell::new(0),
+            news: WaitChannel::new(0),
+            busy: Cell::new(0),
+            commands: Cell::new(0),
+            ending: Cell::new(false),
+            over: Cell::new(false),
+            halt: WaitChannel::new(0),
+            _seat: g.seat,
+            me: me.clone(),
+        });
+        conn.view.set_link(conn.me.clone());
+        port.add(&conn);
+        spawn_task(conn.live(g.rest));
+    }
+
+    pub(crate) fn nexus(&self) -> Nexus {
+        self.view.nexus()
+    }
+
+    /// The export, as long as the host sees it.
+    pub(crate) fn export(&self) -> Option<Rc<Attached>> {
+        self.view.find(self.lun)
+    }
+
+    /// Looks at the access map, if that has changed.
+    pub(crate) fn look(&self) {
+        self.view.refresh(&self.port.shared.access, &self.port.units);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.get() || self.port.is_dead()
+    }
+
+    /// A command waits for a place or a buffer.
+    pub(crate) fn waits(&self) -> bool {
+        self.slots.waiting() + self.large.waiting() > 0
+    }
+
+    pub(crate) fn line(&self) -> ChannelLine {
+        ChannelLine {
+            peer: self.peer.clone(),
+            initiator: self.initiator,
+            host: self.view.host(),
+            commands: self.commands.get(),
+            busy: self.busy.get(),
+        }
+    }
+
+    /// Takes no more requests; those that run are answered.
+    pub(crate) fn end(&self, why: &str) {
+        if !self.ending.replace(true) {
+            tracing::info!(peer = %self.peer, why, "a connection ends");
+            self.halt.signal_all();
+        }
+    }
+
+    /// Ends at once.
+    pub(crate) fn abort(&self, why: &str) {
+        self.end(why);
+        if !self.over.replace(true) {
+            self.stream.abort();
+            self.halt.signal_all();
+            self.news.signal_all();
+        }
+    }
+
+    async fn live(self: Rc<Self>, rest: Vec<u8>) {
+        let shared = self.port.shared.clone();
+        self.look();
+        let host = self.view.host();
+        shared.spread.counts().logged_in(&host, &self.peer);
+        tracing::info!(peer = %self.peer, %host, "connection in service");
+        let sender = spawn_task(self.clone().send());
+        let served = contained_future(pin!(self.clone().receive(rest))).await;
+        match served {
+            // What came before is answered.
+            Ok(true) => {
+                while self.busy.get() > 0 && !self.is_over() {
+                    self.news.wait().await;
+                }
+            }
+            Ok(false) => {}
+            Err(p) => shared.spread.broke(&self.peer, &p),
+        }
+        self.end("it is over");
+        self.over.set(true);
+        self.view.leave();
+        self.stream.shutdown(true);
+        weir_reactor::cancel(sender);
+        self.replies.borrow_mut().clear();
+        while self.busy.get() > 0 {
+            self.news.wait().await;
+        }
+        self.view.left().await;
+        shared.spread.counts().logged_out(&host);
+        shared.spread.counts().gone(self.commands.get());
+        if shared.nexuses.leave(&self.initiator) {
+            shared.access.nexus_lost(self.nexus());
+        }
+        tracing::info!(peer = %self.peer, %host, "connection closed");
+        self.port.remove(&self);
+    }
+
+    /// Takes requests until the client, or the port, wants no more. False: the connection is broken.
+    async fn receive(self: Rc<Self>, rest: Vec<u8>) -> bool {
+        let mut intake = Intake::new();
+        // The write whose data come, and how much of them is there; without memory they are skipped.
+        let mut write: Option<(Request, Option<Slice>, usize)> = None;
+        let (mut staging, mut have) = (vec![0; STAGING], rest);
+        loop {
+            let mut left = &have[..];
+            while !left.is_empty() {
+                let Ok((item, more)) = intake.next(left) else {
+                    tracing::warn!(peer = %self.peer, "what it sends is no NBD request");
+                    return false;
+                };
+                left = more;
+                match item {
+                    Some(Item::Request(r)) if r.op == Op::Disconnect => return true,
+                    Some(Item::Request(r)) => {
+                        let Some(memory) = self.memory(&r).await else { return true };
+                        if intake.wanted() == 0 {
+                            self.begin(r, memory);
+                        } else {
+                            write = Some((r, memory, 0));
+                        }
+                    }
+                    Some(Item::Data(d)) => {
+                        let Some((_, memory, filled)) = &mut write else { continue };
+                        if let Some(m) = memory {
+                            m.write_at(*filled, d);
+                        }
+                        *filled += d.len();
+                    }
+                    None => {}
+                }
+                if intake.wanted() == 0
+                    && let Some((r, memory, _)) = write.take()
+                {
+                    self.begin(r, memory);
+                }
+            }
+            if self.ending.get() {
+                return true;
+            }
+            let next = unless(self.halt.wait(), self.stream.receive_some(&mut staging)).await;
+            match next {
+                Some(Ok(n)) if n > 0 => {
+                    have.clear();
+                    have.extend_from_slice(&staging[..n]);
+                }
+                // Between two requests that is an end like any other.
+                Some(Ok(_)) => return !intake.is_within(),
+                Some(Err(_)) => return false,
+                None => return !intake.is_within() && !self.is_over(),
+            }
+        }
+    }
+
+    /// Waits for a place for a request, and for memory for its data: `Some(None)` if it wants more than there may be. `None`: the
+    /// connection ends.
+    async fn memory(&self, r: &Request) -> Option<Option<Slice>> {
+        let wait = async {
+            self.slots.wait().await;
+            let has_data = matches!(r.op, Op::Read | Op::Write { .. });
+            match r.len as usize {
+                _ if !has_data => Some(Slice::heap(1).sub(0, 0)),
+                0 => Some(Slice::heap(1).sub(0, 0)),
+                n if n <= self.share.max_len() => Some(self.share.alloc(n).await),
+                n if r.len <= LONGEST => {
+                    self.large.wait().await;
+                    Some(Slice::heap(n).sub(0, n))
+                }
+                _ => None,
+            }
+        };
+        unless(self.halt.wait(), wait).await
+    }
+
+    /// Starts a request, which has its place.
+    fn begin(&self, r: Request, memory: Option<Slice>) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.busy.set(self.busy.get() + 1);
+        self.commands.set(self.commands.get() + 1);
+        spawn_task(async move {
+            let done = match &memory {
+                None => Err(error::EOVERFLOW),
+                Some(m) => match contained_future(pin!(me.execute(&r, m))).await {
+                    Ok(done) => done,
+                    Err(p) => {
+                        me.port.shared.spread.broke(&me.peer, &p);
+                        me.abort("an error of this program");
+                        Err(error::EIO)
+                    }
+                },
+            };
+            let large = memory.as_ref().is_some_and(|m| m.len() > me.share.max_len());
+            let data = memory.filter(|_| done.is_ok() && r.op == Op::Read && r.len > 0);
+            if large {
+                me.large.signal();
+            }
+            me.answer(Reply { head: reply(r.cookie, done.err().unwrap_or(0)), data });
+        });
+    }
+
+    fn answer(&self, reply: Reply) {
+        match self.over.get() {
+            true => self.sent(),
+            false => self.replies.borrow_mut().push_back(reply),
+        }
+        self.news.signal_all();
+    }
+
+    /// A reply has gone, or never will.
+    fn sent(&self) {
+        self.busy.set(self.busy.get() - 1);
+        self.slots.signal();
+    }
+
+    /// Sends replies as they come.
+    async fn send(self: Rc<Self>) {
+        loop {
+            if self.is_over() {
+                return;
+            }
+            if self.replies.borrow().is_empty() {
+                self.news.wait().await;
+                continue;
+            }
+            match self.try_send() {
+                Ok(Ok(())) => {}
+                Ok(Err(WouldBlock)) => drop(self.stream.ready(true).await),
+                Err(e) => return self.abort(&format!("connection lost: {e}")),
+            }
+        }
+    }
+
+    /// Sends what the kernel takes of the first replies.
+    fn try_send(&self) -> std::io::Result<Result<(), WouldBlock>> {
+        let mut replies = self.replies.borrow_mut();
+        let (mut pieces, mut skip) = (Vec::with_capacity(2 * GATHER), self.gone.get());
+        for r in replies.iter().take(GATHER) {
+            let data = r.data.as_ref().map(|d| (d.as_ptr().cast_const(), d.len()));
+            for (at, len) in [Some((r.head.as_ptr(), REPLY)), data].into_iter().flatten() {
+                let gone = skip.min(len);
+                skip -= gone;
+                if gone < len {
+                    // SAFETY: the queue keeps it, and is not changed before the pieces are gone.
+                    pieces.push(unsafe { Piece::new(at.add(gone), len - gone) });
+                }
+            }
+        }
+        let n = match self.stream.send(&pieces)? {
+            Ok(n) => n,
+            Err(w) => return Ok(Err(w)),
+        };
+        drop(pieces);
+        let mut gone = self.gone.get() + n;
+        while let Some(r) = replies.front() {
+            let len = REPLY + r.data.as_ref().map_or(0, Slice::len);
+            if gone < len {
+                break;
+            }
+            gone -= len;
+            replies.pop_front();
+            self.sent();
+        }
+        self.gone.set(gone);
+        if replies.is_empty() {
+            self.news.signal_all();
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl Link for Conn {
+    fn refresh(&self) {
+        self.look();
+    }
+
+    fn sent(&self) -> LocalFuture<'static, ()> {
+        let me = self.me.clone();
+        Box::pin(async move {
+            let waits = |c: &Rc<Conn>| {
+                !c.is_over() && (!c.replies.borrow().is_empty() || c.stream.unacknowledged() > 0)
+            };
+            while me.upgrade().is_some_and(|c| waits(&c)) {
+                sleep(LOOK).await;
+            }
+        })
+    }
+
+    fn cut(&self, why: &str) {
+        tracing::warn!(peer = %self.peer, why, "closing a connection");
+        self.abort(why);
+    }
+
+    fn bar(&self) {
+        self.abort("its host is not let in any more");
+    }
+}

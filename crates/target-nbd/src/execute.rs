@@ -1,0 +1,136 @@
+//! One request against its volume.
+
+use crate::conn::Conn;
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+use weir_proto_nbd::{Op, Request};
+use weir_target_core::{Attached, End, Pass, Refusal};
+
+/// Bytes of a request, at most: what clients send that were not told of a limit (NBD protocol, "Block size constraints").
+pub(crate) const LONGEST: u32 = 32 << 20;
+
+/// Error numbers of the protocol ("Error values").
+pub(crate) mod error {
+    pub(crate) const EPERM: u32 = 1;
+    pub(crate) const EIO: u32 = 5;
+    pub(crate) const EINVAL: u32 = 22;
+    pub(crate) const ENOSPC: u32 = 28;
+    pub(crate) const EOVERFLOW: u32 = 75;
+    pub(crate) const ENOTSUP: u32 = 95;
+    pub(crate) const ESHUTDOWN: u32 = 108;
+}
+use error::*;
+
+/// Why a request goes no further.
+enum Stop {
+    /// It asks for admission anew.
+    Again,
+    /// It has failed.
+    Failed(u32),
+}
+
+impl From<End> for Stop {
+    fn from(e: End) -> Stop {
+        match e {
+            End::Gone => Stop::Failed(ESHUTDOWN),
+            // Clients have no word for a command that another host's task management ends.
+            End::Again | End::Aborted(_) => Stop::Again,
+        }
+    }
+}
+
+fn refusal(r: Refusal) -> Stop {
+    Stop::Failed(match r {
+        // Another host has reserved it, or nobody may write.
+        Refusal::Reserved | Refusal::ReadOnly => EPERM,
+        Refusal::Gone => ESHUTDOWN,
+        _ => EIO,
+    })
+}
+
+fn io(done: IoResult) -> Result<(), Stop> {
+    done.map_err(|e| {
+        Stop::Failed(match e {
+            IoError::NoSpace => ENOSPC,
+            IoError::ReadOnly => EPERM,
+            IoError::OutOfRange => EINVAL,
+            IoError::Unsupported => ENOTSUP,
+            _ => EIO,
+        })
+    })
+}
+
+impl Conn {
+    /// Runs a request to its end. Gives the data of a read, or an error of the protocol. `data`: memory for those of a read, and
+    /// what a write brings.
+    pub(crate) async fn execute(&self, r: &Request, data: &Slice) -> Result<(), u32> {
+        loop {
+            if self.is_over() {
+                // Nobody hears of it.
+                return Err(ESHUTDOWN);
+            }
+            self.look();
+            let Some(a) = self.export() else { return Err(ESHUTDOWN) };
+            match self.act(&a, r, data).await {
+                Ok(()) => return Ok(()),
+                Err(Stop::Failed(e)) => return Err(e),
+                Err(Stop::Again) => {}
+            }
+        }
+    }
+
+    async fn act(&self, a: &Rc<Attached>, r: &Request, data: &Slice) -> Result<(), Stop> {
+        let writes = matches!(r.op, Op::Write { .. } | Op::Trim | Op::WriteZeroes { .. });
+        let durable = a.admit_block(self.nexus(), writes).map_err(refusal)?;
+        let (at, len) = (r.at, u64::from(r.len));
+        let end = at.checked_add(len).filter(|end| *end <= a.len(self.nexus()));
+        let volume = a.unit().volume();
+        let block = u64::from(volume.geometry().block_size);
+        let ranged = writes || r.op == Op::Read;
+        if ranged && end.is_none() {
+            return Err(Stop::Failed(if writes { ENOSPC } else { EINVAL }));
+        }
+        // What may be given back is what whole blocks are within.
+        let exact = ranged && r.op != Op::Trim;
+        if exact && !(at | len).is_multiple_of(block) {
+            return Err(Stop::Failed(EINVAL));
+        }
+        let pass = a.pass();
+        match r.op {
+            Op::Read if len > 0 => {
+                let _inside = pass.enter()?;
+                io(volume.read(at, data.clone()).await)
+            }
+            Op::Write { fua } if len > 0 => {
+                let _writing = pass.begin_write(at, len).await?;
+                io(volume.write(at, data.clone(), fua || durable).await)
+            }
+            Op::Flush => {
+                let _inside = pass.begin_flush().await?;
+                flush(&pass).await
+            }
+            Op::Trim => {
+                let (first, last) = (at.next_multiple_of(block), (at + len) / block * block);
+                if first >= last {
+                    return Ok(());
+                }
+                let _writing = pass.begin_write(first, last - first).await?;
+                io(volume.discard(first, last - first).await)
+            }
+            Op::WriteZeroes { fua, unmap } if len > 0 => {
+                let _writing = pass.begin_write(at, len).await?;
+                io(volume.write_zeroes(at, len, unmap).await)?;
+                if fua || durable { flush(&pass).await } else { Ok(()) }
+            }
+            Op::Unknown(_) => Err(Stop::Failed(EINVAL)),
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn flush(pass: &Pass) -> Result<(), Stop> {
+    let done = pass.flush().await;
+    pass.told();
+    io(done)
+}

@@ -1,0 +1,147 @@
+//! The handshake: who the client is, and which export it wants.
+
+use crate::execute::LONGEST;
+use crate::nexuses::initiator;
+use crate::port::Port;
+use std::rc::Rc;
+use weir_base::SECONDS;
+use weir_proto_nbd::flags;
+use weir_proto_nbd::{Export, Handshake, Step};
+use weir_proto_scsi::lun::Lun;
+use weir_reactor::timeout;
+use weir_stream::Stream;
+use weir_target_core::{HostRule, Seat, Secret};
+
+/// How long a handshake may take.
+const PATIENCE: u64 = 10 * SECONDS;
+/// What is written best at once, at least.
+const PREFERRED: u32 = 4096;
+
+/// Who has been let in, and to what.
+pub(crate) struct Greeted {
+    pub(crate) peer: String,
+    pub(crate) initiator: [u8; 16],
+    /// The volume, by its number in the access map.
+    pub(crate) lun: Lun,
+    pub(crate) seat: Seat,
+    /// What came behind the handshake.
+    pub(crate) rest: Vec<u8>,
+}
+
+/// A client as the access map has it.
+struct Guest<'a> {
+    port: &'a Rc<Port>,
+    peer: &'a str,
+    initiator: [u8; 16],
+}
+
+impl Guest<'_> {
+    /// Its rule; none, if nobody has made it known, or it is to prove what NBD cannot.
+    fn rule(&self) -> Option<HostRule> {
+        let map = self.port.shared.access.map();
+        map.host(&self.initiator).filter(|h| h.secret == Secret::None).cloned()
+    }
+
+    /// The volumes that it sees and that are there.
+    fn volumes(&self) -> Vec<(Lun, String)> {
+        let all = self.rule().map(|h| h.luns).unwrap_or_default();
+        let is_there = |v: &String| self.port.units.get(v).is_some();
+        let all = all.into_iter().filter(|(_, v)| is_there(v));
+        all.filter_map(|(n, v)| Some((Lun::from_index(n)?, v))).collect()
+    }
+
+    /// The volume of this name; without one the only one there is.
+    fn find(&self, name: &str) -> Option<(Lun, Export)> {
+        let all = self.volumes();
+        let found = match (name, &all[..]) {
+            ("", [one]) => Some(one),
+            _ => all.iter().find(|(_, v)| v == name),
+        };
+        let (lun, name) = found?;
+        let g = self.port.units.get(name)?.volume().geometry();
+        let mut can = flags::HAS_FLAGS | flags::FLUSH | flags::FUA | flags::TRIM;
+        can |= flags::WRITE_ZEROES | flags::MULTI_CONN;
+        if g.read_only {
+            can |= flags::READ_ONLY;
+        }
+        let export = Export {
+            name: name.clone(),
+            len: g.len,
+            flags: can,
+            block: (g.block_size, g.block_size.max(PREFERRED), LONGEST),
+            description: String::new(),
+        };
+        Some((*lun, export))
+    }
+
+    fn refused(&self, why: &str) {
+        let who = std::net::Ipv6Addr::from(self.initiator).to_canonical();
+        self.port.shared.spread.counts().refused(self.peer, &who, &why);
+    }
+}
+
+/// Goes through the handshake. `None`: the client has ended it, or was not let in.
+pub(crate) async fn greet(port: &Rc<Port>, stream: &dyn Stream) -> Option<Greeted> {
+    let peer = stream.peer()?;
+    let who = Guest { port, peer: &peer.to_string(), initiator: initiator(peer.ip()) };
+    if who.rule().is_none() {
+        who.refused("no host has this address, or it is to prove a secret");
+        return None;
+    }
+    match timeout(PATIENCE, talk(&who, stream)).await {
+        Ok(greeted) => greeted,
+        Err(_) => {
+            port.shared.spread.counts().stranger(who.peer, &"no NBD handshake within 10 s");
+            None
+        }
+    }
+}
+
+async fn talk(who: &Guest<'_>, stream: &dyn Stream) -> Option<Greeted> {
+    let mut h = Handshake::new();
+    let mut chosen = None;
+    let mut part = [0; 1024];
+    loop {
+        match h.step() {
+            Step::More => match stream.receive_some(&mut part).await {
+                Ok(n) if n > 0 => h.feed(&part[..n]),
+                _ => return None,
+            },
+            Step::Send(bytes) => stream.send_all(&bytes).await.ok()?,
+            Step::List => {
+                let all = who.volumes();
+                let names: Vec<_> = all.iter().map(|(_, v)| (v.as_str(), "")).collect();
+                h.list(&names);
+            }
+            Step::Export { name, go } => {
+                let found = who.find(&name);
+                if found.is_none() {
+                    who.refused(&format!("it sees no volume `{}`", name.escape_debug()));
+                }
+                let shared = &who.port.shared;
+                let seat = || {
+                    let map = shared.access.map();
+                    shared.spread.admit(shared.connections, &who.initiator, &map)
+                };
+                let seat = if go && found.is_some() { seat() } else { None };
+                if go && found.is_some() && seat.is_none() {
+                    who.refused("the port has as many connections as it may");
+                    return None;
+                }
+                h.export(found.as_ref().map(|(_, e)| e));
+                chosen = found.map(|(lun, _)| lun).zip(seat);
+            }
+            Step::Begin => {
+                let (lun, seat) = chosen?;
+                let (peer, initiator) = (who.peer.to_owned(), who.initiator);
+                return Some(Greeted { peer, initiator, lun, seat, rest: h.rest() });
+            }
+            Step::End(why) => {
+                if let Some(why) = why {
+                    who.port.shared.spread.counts().stranger(who.peer, &why);
+                }
+                return None;
+            }
+        }
+    }
+}
