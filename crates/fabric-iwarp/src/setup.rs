@@ -60,7 +60,7 @@ impl Listener for IwarpListener {
         Box::pin(async move {
             loop {
                 self.arrived.wait().await;
-                if let Some(h) = self.lobby.borrow_mut().next() {
+                if let Some(h) = self.lobby.borrow_mut().admit() {
                     return Ok(Box::new(h) as Box<dyn Incoming>);
                 }
             }

@@ -87,7 +87,7 @@ impl<R> Lobby<R> {
     }
 
     /// Whoever's address was let in least recently, if one is ready.
-    pub fn next(&mut self) -> Option<R> {
+    pub fn admit(&mut self) -> Option<R> {
         let turns = &self.turns;
         let last = |from: IpAddr| turns.iter().find(|(a, _)| *a == from).map_or(0, |(_, t)| *t);
         let ready = self.entries.iter().enumerate().filter(|(_, e)| e.request.is_some());
@@ -104,9 +104,6 @@ impl<R> Lobby<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::rc::Rc;
-    use weir_reactor::{PollMode, Reactor, spawn_task};
-    use weir_uring::Ring;
 
     fn host(n: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, n])
@@ -114,9 +111,8 @@ mod tests {
 
     /// With tasks to name; what they are makes no difference here.
     fn with_tasks(check: impl Fn(&mut dyn FnMut() -> TaskId) + 'static) {
-        let ring = Ring::new().expect("a ring");
-        let reactor = Reactor::new(Rc::new(ring));
-        reactor.block_on(PollMode::default(), async move { check(&mut || spawn_task(async {})) });
+        let world = weir_sim::World::new(1);
+        world.node("here").enter(|| check(&mut || weir_reactor::spawn_task(async {})));
     }
 
     #[test]
@@ -135,7 +131,7 @@ mod tests {
             assert!(l.ready(0, "b") && l.ready(50, "b again") && !l.ready(1, "gone"));
             assert!(l.ready(49, "a"));
             assert_eq!(
-                [l.next(), l.next(), l.next(), l.next()],
+                [l.admit(), l.admit(), l.admit(), l.admit()],
                 [Some("b"), Some("a"), Some("b again"), None]
             );
         });
@@ -162,15 +158,15 @@ mod tests {
                 assert!(l.enter(n, host(1), task()).is_none());
                 assert!(l.ready(n, 1));
             }
-            assert_eq!(l.next(), Some(1));
+            assert_eq!(l.admit(), Some(1));
             for n in 90..93 {
                 assert!(l.enter(n, host(2), task()).is_none());
                 assert!(l.ready(n, 2));
             }
-            let next: Vec<_> = (0..7).filter_map(|_| l.next()).collect();
+            let next: Vec<_> = (0..7).filter_map(|_| l.admit()).collect();
             assert_eq!(next, [2, 1, 2, 1, 2, 1, 1]);
             l.leave(60);
-            assert_eq!(std::iter::from_fn(|| l.next()).count(), 84);
+            assert_eq!(std::iter::from_fn(|| l.admit()).count(), 84);
         });
     }
 
