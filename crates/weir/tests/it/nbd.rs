@@ -11,10 +11,11 @@ const MIB: usize = 1 << 20;
 /// A daemon that speaks NBD, and where.
 fn nbd(test: &str) -> (Daemon, String) {
     let mut d = Daemon::new(test);
-    let file = "[[target]]\nname = \"n\"\nlisten = [\"127.0.0.1:0\"]\nprotocol = \"nbd\"\n";
-    std::fs::write(d.path("weir.toml"), file).unwrap();
-    d.start_at("127.0.0.1:0", &[]);
-    d.wait();
+    d.start();
+    let text = "[[target]]\nname = \"n\"\nlisten = [\"127.0.0.1:0\"]\nprotocol = \"nbd\"\n";
+    let file = d.path("targets.toml");
+    std::fs::write(&file, text).unwrap();
+    d.ok(&format!("apply {file}"));
     d.ok("pool create ram --device ram:256M");
     let at = d.port("n").expect("it speaks NBD");
     (d, at)
@@ -192,7 +193,7 @@ fn who_is_let_in_by_nbd() {
     d.ok("map delete me mine --force");
     assert_eq!(c.read(0, 4096), Err(108));
     assert!(Client::go(&at, "mine").is_none());
-    let events = d.json("events").to_string();
+    let events = d.ok("events");
     assert!(events.contains("login.refused"), "{events}");
 }
 
