@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use weir_base::{MICROS, Nanos};
+use weir_base::{MICROS, Nanos, SECONDS};
 use weir_mem::{Share, Slice};
 use weir_proto_nbd::{Intake, Item, Op, REPLY, Request, reply};
 use weir_proto_scsi::lu::Nexus;
@@ -19,8 +19,8 @@ use weir_target_core::{Attached, Attachment, ChannelLine, Link, Seat};
 
 /// Requests of one connection at once; more wait in TCP.
 pub(crate) const DEPTH: u32 = 64;
-/// Requests longer than the largest data buffer, at once: they have memory of their own.
-const LARGE: u32 = 1;
+/// How long a request may keep memory of its own, of which there is little: until its data have come, or its reply has gone.
+const LARGE_PATIENCE: Nanos = 60 * SECONDS;
 /// Bytes received at most in one go.
 const STAGING: usize = 64 << 10;
 /// Replies that one system call sends.
@@ -32,6 +32,44 @@ const LOOK: Nanos = 200 * MICROS;
 struct Reply {
     head: [u8; REPLY],
     data: Option<Slice>,
+    _large: Option<Rc<Large>>,
+}
+
+/// One of the requests with memory of their own.
+struct Large(Rc<Port>);
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        self.0.large.signal();
+    }
+}
+
+/// Memory for the data of a request.
+enum Memory {
+    Buffer(Slice),
+    Large(Slice, Rc<Large>),
+    /// It wants more than there may be.
+    TooLong,
+}
+
+impl Memory {
+    fn slice(&self) -> Option<&Slice> {
+        match self {
+            Memory::Buffer(s) | Memory::Large(s, _) => Some(s),
+            Memory::TooLong => None,
+        }
+    }
+}
+
+/// How the requests of a connection came to an end.
+#[derive(PartialEq, Eq)]
+enum Last {
+    /// In the middle of one, or there is no connection any more.
+    Broken,
+    /// The client has said so, or wants no more.
+    Left,
+    /// The port wants no more.
+    Stopped,
 }
 
 pub(crate) struct Conn {
@@ -40,13 +78,18 @@ pub(crate) struct Conn {
     peer: String,
     initiator: [u8; 16],
     lun: Lun,
+    naa: [u8; 16],
+    /// What the number was last found to mean.
+    known: RefCell<Weak<Attached>>,
     view: Attachment,
     share: Share,
     slots: WaitChannel,
-    large: WaitChannel,
     replies: RefCell<VecDeque<Reply>>,
     /// Bytes of the first of them that have gone.
     gone: Cell<usize>,
+    /// Bytes of replies so far, and of these with the kernel.
+    queued: Cell<u64>,
+    handed: Cell<u64>,
     /// Signalled when there is a reply, or the end.
     news: WaitChannel,
     busy: Cell<u32>,
@@ -73,12 +116,15 @@ impl Conn {
             peer: g.peer,
             initiator: g.initiator,
             lun: g.lun,
+            naa: g.naa,
+            known: RefCell::default(),
             view: Attachment::new(nexus, who, id, shared.relative),
             share: port.pool.share(&account),
             slots: WaitChannel::new(DEPTH),
-            large: WaitChannel::new(LARGE),
             replies: RefCell::default(),
             gone: Cell::new(0),
+            queued: Cell::new(0),
+            handed: Cell::new(0),
             news: WaitChannel::new(0),
             busy: Cell::new(0),
             commands: Cell::new(0),
@@ -97,9 +143,24 @@ impl Conn {
         self.view.nexus()
     }
 
-    /// The export, as long as the host sees it.
+    /// The export, as long as the host sees it. Another volume that has its number by now is none of the client's: it would take it
+    /// for the same.
     pub(crate) fn export(&self) -> Option<Rc<Attached>> {
-        self.view.find(self.lun)
+        let found = self.view.find(self.lun)?;
+        let now = Rc::downgrade(&found);
+        if !self.known.borrow().ptr_eq(&now) {
+            if found.unit().shared().with(|s| s.identity().naa != self.naa) {
+                self.abort("another volume has its number");
+                return None;
+            }
+            *self.known.borrow_mut() = now;
+        }
+        Some(found)
+    }
+
+    /// The port ends whatever commands still do.
+    pub(crate) fn parts(&self) {
+        self.view.leave();
     }
 
     /// Looks at the access map, if that has changed.
@@ -113,7 +174,7 @@ impl Conn {
 
     /// A command waits for a place or a buffer.
     pub(crate) fn waits(&self) -> bool {
-        self.slots.waiting() + self.large.waiting() > 0
+        self.slots.waiting() > 0
     }
 
     pub(crate) fn line(&self) -> ChannelLine {
@@ -153,13 +214,17 @@ impl Conn {
         let sender = spawn_task(self.clone().send());
         let served = contained_future(pin!(self.clone().receive(rest))).await;
         match served {
-            // What came before is answered.
-            Ok(true) => {
+            Ok(Last::Broken) => {}
+            Ok(how) => {
+                if how == Last::Left {
+                    // Who comes next may be another life of the host, and what it writes is newer than what has not begun.
+                    self.view.leave();
+                }
+                // What came before is answered.
                 while self.busy.get() > 0 && !self.is_over() {
                     self.news.wait().await;
                 }
             }
-            Ok(false) => {}
             Err(p) => shared.spread.broke(&self.peer, &p),
         }
         self.end("it is over");
@@ -167,7 +232,8 @@ impl Conn {
         self.view.leave();
         self.stream.shutdown(true);
         weir_reactor::cancel(sender);
-        self.replies.borrow_mut().clear();
+        let unsent = self.replies.take().len();
+        (0..unsent).for_each(|_| self.sent());
         while self.busy.get() > 0 {
             self.news.wait().await;
         }
@@ -181,24 +247,27 @@ impl Conn {
         self.port.remove(&self);
     }
 
-    /// Takes requests until the client, or the port, wants no more. False: the connection is broken.
-    async fn receive(self: Rc<Self>, rest: Vec<u8>) -> bool {
+    /// Takes requests until the client, or the port, wants no more.
+    async fn receive(self: Rc<Self>, rest: Vec<u8>) -> Last {
         let mut intake = Intake::new();
         // The write whose data come, and how much of them is there; without memory they are skipped.
-        let mut write: Option<(Request, Option<Slice>, usize)> = None;
+        let mut write: Option<(Request, Memory, usize)> = None;
         let (mut staging, mut have) = (vec![0; STAGING], rest);
         loop {
             let mut left = &have[..];
             while !left.is_empty() {
+                if self.ending.get() {
+                    return Last::Stopped;
+                }
                 let Ok((item, more)) = intake.next(left) else {
                     tracing::warn!(peer = %self.peer, "what it sends is no NBD request");
-                    return false;
+                    return Last::Broken;
                 };
                 left = more;
                 match item {
-                    Some(Item::Request(r)) if r.op == Op::Disconnect => return true,
+                    Some(Item::Request(r)) if r.op == Op::Disconnect => return Last::Left,
                     Some(Item::Request(r)) => {
-                        let Some(memory) = self.memory(&r).await else { return true };
+                        let Some(memory) = self.memory(&r).await else { return Last::Stopped };
                         if intake.wanted() == 0 {
                             self.begin(r, memory);
                         } else {
@@ -207,7 +276,7 @@ impl Conn {
                     }
                     Some(Item::Data(d)) => {
                         let Some((_, memory, filled)) = &mut write else { continue };
-                        if let Some(m) = memory {
+                        if let Some(m) = memory.slice() {
                             m.write_at(*filled, d);
                         }
                         *filled += d.len();
@@ -221,7 +290,7 @@ impl Conn {
                 }
             }
             if self.ending.get() {
-                return true;
+                return Last::Stopped;
             }
             let next = unless(self.halt.wait(), self.stream.receive_some(&mut staging)).await;
             match next {
@@ -230,40 +299,54 @@ impl Conn {
                     have.extend_from_slice(&staging[..n]);
                 }
                 // Between two requests that is an end like any other.
-                Some(Ok(_)) => return !intake.is_within(),
-                Some(Err(_)) => return false,
-                None => return !intake.is_within() && !self.is_over(),
+                Some(Ok(_)) if intake.is_within() => return Last::Broken,
+                Some(Ok(_)) => return Last::Left,
+                Some(Err(_)) => return Last::Broken,
+                None => return Last::Stopped,
             }
         }
     }
 
-    /// Waits for a place for a request, and for memory for its data: `Some(None)` if it wants more than there may be. `None`: the
-    /// connection ends.
-    async fn memory(&self, r: &Request) -> Option<Option<Slice>> {
+    /// Waits for a place for a request, and for memory for its data. `None`: the connection ends.
+    async fn memory(&self, r: &Request) -> Option<Memory> {
         let wait = async {
             self.slots.wait().await;
             let has_data = matches!(r.op, Op::Read | Op::Write { .. });
             match r.len as usize {
-                _ if !has_data => Some(Slice::heap(1).sub(0, 0)),
-                0 => Some(Slice::heap(1).sub(0, 0)),
-                n if n <= self.share.max_len() => Some(self.share.alloc(n).await),
+                n if n == 0 || !has_data => Memory::Buffer(Slice::heap(1).sub(0, 0)),
+                n if n <= self.share.max_len() => Memory::Buffer(self.share.alloc(n).await),
                 n if r.len <= LONGEST => {
-                    self.large.wait().await;
-                    Some(Slice::heap(n).sub(0, n))
+                    self.port.large.wait().await;
+                    let large = Rc::new(Large(self.port.clone()));
+                    self.watch(&large);
+                    Memory::Large(Slice::heap(n).sub(0, n), large)
                 }
-                _ => None,
+                _ => Memory::TooLong,
             }
         };
         unless(self.halt.wait(), wait).await
     }
 
+    /// Whoever keeps scarce memory for too long loses its connection.
+    fn watch(&self, large: &Rc<Large>) {
+        let (me, large) = (self.me.clone(), Rc::downgrade(large));
+        spawn_task(async move {
+            sleep(LARGE_PATIENCE).await;
+            if let Some(me) = me.upgrade()
+                && large.strong_count() > 0
+            {
+                me.abort("a large request has not come to its end");
+            }
+        });
+    }
+
     /// Starts a request, which has its place.
-    fn begin(&self, r: Request, memory: Option<Slice>) {
+    fn begin(&self, r: Request, memory: Memory) {
         let Some(me) = self.me.upgrade() else { return };
         self.busy.set(self.busy.get() + 1);
         self.commands.set(self.commands.get() + 1);
         spawn_task(async move {
-            let done = match &memory {
+            let done = match memory.slice() {
                 None => Err(error::EOVERFLOW),
                 Some(m) => match contained_future(pin!(me.execute(&r, m))).await {
                     Ok(done) => done,
@@ -274,19 +357,25 @@ impl Conn {
                     }
                 },
             };
-            let large = memory.as_ref().is_some_and(|m| m.len() > me.share.max_len());
+            let (memory, large) = match memory {
+                Memory::Buffer(s) => (Some(s), None),
+                Memory::Large(s, large) => (Some(s), Some(large)),
+                Memory::TooLong => (None, None),
+            };
             let data = memory.filter(|_| done.is_ok() && r.op == Op::Read && r.len > 0);
-            if large {
-                me.large.signal();
-            }
-            me.answer(Reply { head: reply(r.cookie, done.err().unwrap_or(0)), data });
+            let head = reply(r.cookie, done.err().unwrap_or(0));
+            me.answer(Reply { head, data, _large: large });
         });
     }
 
     fn answer(&self, reply: Reply) {
         match self.over.get() {
             true => self.sent(),
-            false => self.replies.borrow_mut().push_back(reply),
+            false => {
+                let len = REPLY + reply.data.as_ref().map_or(0, Slice::len);
+                self.queued.set(self.queued.get() + len as u64);
+                self.replies.borrow_mut().push_back(reply);
+            }
         }
         self.news.signal_all();
     }
@@ -335,6 +424,7 @@ impl Conn {
             Err(w) => return Ok(Err(w)),
         };
         drop(pieces);
+        self.handed.set(self.handed.get() + n as u64);
         let mut gone = self.gone.get() + n;
         while let Some(r) = replies.front() {
             let len = REPLY + r.data.as_ref().map_or(0, Slice::len);
@@ -359,10 +449,11 @@ impl Link for Conn {
     }
 
     fn sent(&self) -> LocalFuture<'static, ()> {
-        let me = self.me.clone();
+        let (me, at) = (self.me.clone(), self.queued.get());
         Box::pin(async move {
             let waits = |c: &Rc<Conn>| {
-                !c.is_over() && (!c.replies.borrow().is_empty() || c.stream.unacknowledged() > 0)
+                // What is not acknowledged may be older than the first reply.
+                !c.is_over() && c.handed.get() < at + c.stream.unacknowledged()
             };
             while me.upgrade().is_some_and(|c| waits(&c)) {
                 sleep(LOOK).await;

@@ -116,7 +116,8 @@ impl Conn {
                     return Ok(());
                 }
                 let _writing = pass.begin_write(first, last - first).await?;
-                io(volume.discard(first, last - first).await)
+                io(volume.discard(first, last - first).await)?;
+                if durable { flush(&pass).await } else { Ok(()) }
             }
             Op::WriteZeroes { fua, unmap } if len > 0 => {
                 let _writing = pass.begin_write(at, len).await?;

@@ -21,8 +21,9 @@ const PREFERRED: u32 = 4096;
 pub(crate) struct Greeted {
     pub(crate) peer: String,
     pub(crate) initiator: [u8; 16],
-    /// The volume, by its number in the access map.
+    /// The volume, by its number in the access map, and by what it is.
     pub(crate) lun: Lun,
+    pub(crate) naa: [u8; 16],
     pub(crate) seat: Seat,
     /// What came behind the handshake.
     pub(crate) rest: Vec<u8>,
@@ -51,17 +52,19 @@ impl Guest<'_> {
     }
 
     /// The volume of this name; without one the only one there is.
-    fn find(&self, name: &str) -> Option<(Lun, Export)> {
+    fn find(&self, name: &str) -> Option<(Lun, [u8; 16], Export)> {
         let all = self.volumes();
         let found = match (name, &all[..]) {
             ("", [one]) => Some(one),
             _ => all.iter().find(|(_, v)| v == name),
         };
         let (lun, name) = found?;
-        let g = self.port.units.get(name)?.volume().geometry();
+        let unit = self.port.units.get(name)?;
+        let g = unit.volume().geometry();
+        let (naa, protected) = unit.shared().with(|s| (s.identity().naa, s.write_protected()));
         let mut can = flags::HAS_FLAGS | flags::FLUSH | flags::FUA | flags::TRIM;
         can |= flags::WRITE_ZEROES | flags::MULTI_CONN;
-        if g.read_only {
+        if g.read_only || protected {
             can |= flags::READ_ONLY;
         }
         let export = Export {
@@ -71,7 +74,7 @@ impl Guest<'_> {
             block: (g.block_size, g.block_size.max(PREFERRED), LONGEST),
             description: String::new(),
         };
-        Some((*lun, export))
+        Some((*lun, naa, export))
     }
 
     fn refused(&self, why: &str) {
@@ -128,13 +131,13 @@ async fn talk(who: &Guest<'_>, stream: &dyn Stream) -> Option<Greeted> {
                     who.refused("the port has as many connections as it may");
                     return None;
                 }
-                h.export(found.as_ref().map(|(_, e)| e));
-                chosen = found.map(|(lun, _)| lun).zip(seat);
+                h.export(found.as_ref().map(|(.., e)| e));
+                chosen = found.map(|(lun, naa, _)| (lun, naa)).zip(seat);
             }
             Step::Begin => {
-                let (lun, seat) = chosen?;
+                let ((lun, naa), seat) = chosen?;
                 let (peer, initiator) = (who.peer.to_owned(), who.initiator);
-                return Some(Greeted { peer, initiator, lun, seat, rest: h.rest() });
+                return Some(Greeted { peer, initiator, lun, naa, seat, rest: h.rest() });
             }
             Step::End(why) => {
                 if let Some(why) = why {

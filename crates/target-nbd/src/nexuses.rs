@@ -42,6 +42,11 @@ impl Nexuses {
         last
     }
 
+    /// Forgets all.
+    pub(crate) fn clear(&self) -> Vec<Nexus> {
+        std::mem::take(&mut *self.all()).into_values().map(|(n, _)| n).collect()
+    }
+
     /// All, with their connections.
     pub(crate) fn list(&self) -> Vec<([u8; 16], usize)> {
         self.all().iter().map(|(i, (_, n))| (*i, *n)).collect()

@@ -9,12 +9,16 @@ use std::sync::Arc;
 use weir_base::SECONDS;
 use weir_fabric::FabricError;
 use weir_mem::BufPool;
-use weir_reactor::{cancel, contained_future, get_part, set_part, sleep, spawn_task};
+use weir_reactor::{
+    WaitChannel, cancel, contained_future, get_part, remove_part, set_part, sleep, spawn_task,
+};
 use weir_stream::{Accepted, Listener, Lobby, Network, Parted, Stream};
 use weir_target_core::{Site, Units, spread};
 
 /// Connections whose handshake is under way, at each address that is listened on.
 const HALF_OPEN: usize = 128;
+/// Requests with memory of their own, at once on one reactor.
+const LARGE: u32 = 2;
 /// How long a reactor may take to take a connection over.
 const TAKE_OVER: u64 = 5 * SECONDS;
 
@@ -24,6 +28,8 @@ pub(crate) struct Port {
     pub(crate) network: Rc<dyn Network>,
     pub(crate) units: Rc<Units>,
     pub(crate) pool: BufPool,
+    /// Requests longer than the largest data buffer, which have memory of their own.
+    pub(crate) large: WaitChannel,
     conns: RefCell<Vec<Rc<Conn>>>,
     stopped: Cell<bool>,
 }
@@ -35,6 +41,7 @@ impl Port {
             network: site.network.clone(),
             units: site.units.clone(),
             pool: site.pool.clone(),
+            large: WaitChannel::new(LARGE),
             conns: RefCell::default(),
             stopped: Cell::new(false),
         });
@@ -63,7 +70,13 @@ impl Port {
     /// Nothing is done here any more.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
-        self.shared.spread.stops();
+        self.conns().iter().for_each(|c| c.parts());
+        if self.shared.spread.stops() {
+            // Nobody is left who could tell units.
+            let all = self.shared.nexuses.clear();
+            all.into_iter().for_each(|n| self.shared.access.nexus_lost(n));
+        }
+        remove_part::<Port>(self.shared.spread.id());
     }
 
     /// Its part has ended, whatever commands still do.

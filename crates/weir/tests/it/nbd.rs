@@ -73,7 +73,8 @@ impl Client {
         m.extend(at.to_be_bytes());
         m.extend(len.to_be_bytes());
         m.extend(data);
-        self.s.write_all(&m).unwrap();
+        // Of one that has been closed the reply does not come.
+        let _ = self.s.write_all(&m);
     }
 
     /// The error of the next reply, and its cookie.
@@ -193,6 +194,14 @@ fn who_is_let_in_by_nbd() {
     d.ok("map delete me mine --force");
     assert_eq!(c.read(0, 4096), Err(108));
     assert!(Client::go(&at, "mine").is_none());
+    // Another volume by the same number is not taken for it.
+    d.ok("map create me other");
+    c.send(1, 0, 0, 4096, &[9; 4096]);
+    let mut head = [0; 16];
+    let answered = c.s.read_exact(&mut head).is_ok();
+    assert!(!answered || head[4..8] != [0; 4], "a write went over to another volume");
+    let mut other = Client::go(&at, "other").unwrap();
+    assert_eq!(other.read(0, 4096).unwrap(), [0; 4096]);
     let events = d.ok("events");
     assert!(events.contains("login.refused"), "{events}");
 }
@@ -213,7 +222,16 @@ fn peers_that_lie_or_stand_still_keep_nobody_out() {
     for i in 0..64 {
         greedy.send(0, 0, i * 65536, 1 << 20, &[]);
     }
+    // Nor one that asks for more than all buffers hold.
+    let mut vast = Client::go(&at, "v").unwrap();
+    for _ in 0..64 {
+        vast.send(0, 0, 0, 8 << 20, &[]);
+    }
     assert_eq!(c.read(0, 512).unwrap(), [5; 512]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", d.pid())).unwrap();
+    let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = rss.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(kib < 400 << 10, "{kib} KiB are resident");
     // Garbage between requests ends a connection, and so does an end within one.
     let mut bad = Client::go(&at, "v").unwrap();
     bad.s.write_all(&[1; 28]).unwrap();
@@ -223,7 +241,18 @@ fn peers_that_lie_or_stand_still_keep_nobody_out() {
     half.s.shutdown(Shutdown::Write).unwrap();
     assert_eq!(half.s.read(&mut [0; 1]).unwrap_or(0), 0);
     assert_eq!(c.read(0, 512).unwrap(), [5; 512], "nothing of it was written");
-    drop((silent, greedy));
+    drop((silent, greedy, vast));
+    // Nothing is left of those that have gone, whatever they were owed.
+    let begin = std::time::Instant::now();
+    let there = || {
+        let status = d.json("status");
+        let ports = status["live"]["ports"].as_array().unwrap();
+        ports.iter().find(|p| p["name"] == "n").unwrap()["channels"].as_u64().unwrap()
+    };
+    while there() != 1 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} are there", there());
+        std::thread::sleep(Duration::from_millis(100));
+    }
     // The daemon stops beside open connections.
     let mut d = d;
     d.stop();
