@@ -13,7 +13,9 @@ use weir_proto_nbd::{Intake, Item, Op, REPLY, Request, reply};
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::{LocalFuture, WaitChannel, contained_future, sleep, spawn_task, unless};
+use weir_reactor::{
+    LocalFuture, WaitChannel, contained_future, run_async, sleep, spawn_task, unless,
+};
 use weir_stream::{Piece, Stream, WouldBlock};
 use weir_target_core::{Attached, Attachment, ChannelLine, Link, Seat};
 
@@ -36,11 +38,16 @@ struct Reply {
 }
 
 /// One of the requests with memory of their own.
-struct Large(Rc<Port>);
+struct Large {
+    port: Rc<Port>,
+    /// That of its host.
+    own: Rc<WaitChannel>,
+}
 
 impl Drop for Large {
     fn drop(&mut self) {
-        self.0.large.signal();
+        self.port.large.signal();
+        self.own.signal();
     }
 }
 
@@ -217,6 +224,8 @@ impl Conn {
             Ok(Last::Broken) => {}
             Ok(how) => {
                 if how == Last::Left {
+                    // What was received begins, if it need not wait for others (NBD protocol, `NBD_CMD_DISC`).
+                    run_async().await;
                     // Who comes next may be another life of the host, and what it writes is newer than what has not begun.
                     self.view.leave();
                 }
@@ -316,8 +325,12 @@ impl Conn {
                 n if n == 0 || !has_data => Memory::Buffer(Slice::heap(1).sub(0, 0)),
                 n if n <= self.share.max_len() => Memory::Buffer(self.share.alloc(n).await),
                 n if r.len <= LONGEST => {
+                    // One of each host, so that one that stands still has not all.
+                    let own = self.port.large_of(self.initiator);
+                    let turn = own.acquire(1).await;
                     self.port.large.wait().await;
-                    let large = Rc::new(Large(self.port.clone()));
+                    turn.forget();
+                    let large = Rc::new(Large { port: self.port.clone(), own: own.clone() });
                     self.watch(&large);
                     Memory::Large(Slice::heap(n).sub(0, n), large)
                 }

@@ -2,12 +2,12 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`target`] | a port as a whole, as the node sees it |
-//! | [`port`] | its part on one reactor; who connects |
-//! | [`nexuses`] | hosts, by their addresses: NBD has no other names |
-//! | [`greet`] | the handshake |
-//! | [`conn`] | a connection in service: requests in, replies out |
-//! | [`execute`] | one request against its volume |
+//! | `target` | a port as a whole, as the node sees it |
+//! | `port` | its part on one reactor; who connects |
+//! | `nexuses` | hosts, by their addresses: NBD has no other names |
+//! | `greet` | the handshake |
+//! | `conn` | a connection in service: requests in, replies out |
+//! | `execute` | one request against its volume |
 //!
 //! Whoever has the same address is one host, whose connections are one I_T nexus. What units ask of front ends (fences, parting,
 //! losses) is theirs as with any other: see docs/adding-a-door.md.

@@ -4,6 +4,7 @@ use crate::conn::Conn;
 use crate::greet;
 use crate::target::Shared;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use weir_base::SECONDS;
@@ -17,8 +18,8 @@ use weir_target_core::{Site, Units, spread};
 
 /// Connections whose handshake is under way, at each address that is listened on.
 const HALF_OPEN: usize = 128;
-/// Requests with memory of their own, at once on one reactor.
-const LARGE: u32 = 2;
+/// Requests with memory of their own, at once on one reactor, of as many hosts.
+const LARGE: u32 = 8;
 /// How long a reactor may take to take a connection over.
 const TAKE_OVER: u64 = 5 * SECONDS;
 
@@ -30,6 +31,8 @@ pub(crate) struct Port {
     pub(crate) pool: BufPool,
     /// Requests longer than the largest data buffer, which have memory of their own.
     pub(crate) large: WaitChannel,
+    /// The same of each host.
+    large_of: RefCell<BTreeMap<[u8; 16], Weak<WaitChannel>>>,
     conns: RefCell<Vec<Rc<Conn>>>,
     stopped: Cell<bool>,
 }
@@ -42,6 +45,7 @@ impl Port {
             units: site.units.clone(),
             pool: site.pool.clone(),
             large: WaitChannel::new(LARGE),
+            large_of: RefCell::default(),
             conns: RefCell::default(),
             stopped: Cell::new(false),
         });
@@ -60,6 +64,17 @@ impl Port {
 
     pub(crate) fn add(&self, c: &Rc<Conn>) {
         self.conns.borrow_mut().push(c.clone());
+    }
+
+    /// What the long requests of a host wait for.
+    pub(crate) fn large_of(&self, initiator: [u8; 16]) -> Rc<WaitChannel> {
+        let mut all = self.large_of.borrow_mut();
+        all.retain(|_, w| w.strong_count() > 0);
+        all.get(&initiator).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let new = Rc::new(WaitChannel::new(1));
+            all.insert(initiator, Rc::downgrade(&new));
+            new
+        })
     }
 
     /// A connection is over, and so are its commands.

@@ -97,7 +97,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ("cores = [1, 2, 1]", "core twice"),
         ("key_commands = ['kmip-get']", "does not begin with"),
         ("[[volume]]\nname = 'v'", "pool"),
-        ("[[host]]\nname = 'h'\nports = ['1']", "not an SRP initiator port"),
+        ("[[host]]\nname = 'h'\nports = ['1']", "not an initiator port"),
         ("listen = ['0.0.0.0:1']\n[[target]]\nname = 't'\nlisten = []", "both given"),
         ("x = [", "line 1"),
     ] {

@@ -135,6 +135,23 @@ fn what_is_written_by_nbd_is_read_by_srp_and_back() {
     }
     assert_eq!(c.other(3, 0, 0), 0, "flush");
     assert_eq!(c.read(0, 5 * MIB).unwrap(), data);
+    // What comes before the end of a connection, in one piece with it, is done.
+    let piece = |op: u16, at: u64, data: &[u8]| {
+        let mut m = 0x2560_9513u32.to_be_bytes().to_vec();
+        m.extend([0, 0]);
+        m.extend(op.to_be_bytes());
+        m.extend(at.to_be_bytes());
+        m.extend(at.to_be_bytes());
+        m.extend((data.len() as u32).to_be_bytes());
+        m.extend(data);
+        m
+    };
+    let mut last = Client::go(&at, "v").unwrap();
+    let bytes = [piece(1, 20 << 20, &[6; 4096]), piece(3, 0, &[]), piece(2, 0, &[])].concat();
+    last.s.write_all(&bytes).unwrap();
+    assert_eq!((last.reply().0, last.reply().0), (0, 0));
+    assert_eq!(last.s.read(&mut [0; 1]).unwrap_or(0), 0);
+    assert_eq!(c.read(20 << 20, 4096).unwrap(), [6; 4096]);
     // Many at once, answered in any order.
     for i in 0..200u64 {
         c.send(1, 1, (8 << 20) + i * 4096, 4096, &[i as u8; 4096]);
