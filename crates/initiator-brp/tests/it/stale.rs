@@ -3,7 +3,7 @@
 use crate::target::{BLOCK, HOST, Served, config, map, serve};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
-use weir_initiator_brp::{Error, Session, SessionConfig};
+use weir_initiator_brp::{Disk, Error, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_reactor::{sleep, spawn, timeout};
 use weir_sim::{Cut, Node, World};
@@ -18,6 +18,17 @@ fn served(node: &Node, memory: &Slice) -> Served {
     let t = node.enter(|| serve(node.provider(), &node.addr(PORT), config, memory));
     t.mood.direct.set(false);
     t
+}
+
+/// Logs the session in, and opens the volume.
+fn open(world: &World, host: &Node, session: &Session) -> Rc<Disk> {
+    host.enter(|| session.join(host.provider()));
+    let s = session.clone();
+    let disk = world.run(host, 10 * SECONDS, async move {
+        s.login().await.unwrap();
+        Rc::new(s.queue().open_uid(&UID).await.unwrap())
+    });
+    disk.unwrap()
 }
 
 /// Neither a command that was sent, nor one that waits for its slot, nor one of before that begins later.
@@ -35,13 +46,7 @@ fn nothing_of_before_comes_to_a_target_that_was_started_anew() {
             fast_io_fail: 30 * SECONDS,
             ..SessionConfig::new(&target.addr(PORT), HOST)
         });
-        host.enter(|| session.join(host.provider()));
-        let s = session.clone();
-        let disk = world.run(&host, 10 * SECONDS, async move {
-            s.login().await.unwrap();
-            Rc::new(s.queue().open_uid(&UID).await.unwrap())
-        });
-        let disk = disk.unwrap();
+        let disk = open(&world, &host, &session);
         session.set_resends(false);
         t.mood.stall.set(true);
         let write = |at: u64| {
@@ -88,13 +93,7 @@ fn a_change_of_the_list_is_told_until_it_is_heard() {
             fast_io_fail: 30 * SECONDS,
             ..SessionConfig::new(&target.addr(PORT), HOST)
         });
-        host.enter(|| session.join(host.provider()));
-        let s = session.clone();
-        let disk = world.run(&host, 10 * SECONDS, async move {
-            s.login().await.unwrap();
-            Rc::new(s.queue().open_uid(&UID).await.unwrap())
-        });
-        let disk = disk.unwrap();
+        let disk = open(&world, &host, &session);
         session.set_resends(false);
         world.run_for(SECONDS);
         assert_eq!(session.doubts(), 0);

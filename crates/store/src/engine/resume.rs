@@ -18,8 +18,8 @@ use weir_mem::Slice;
 use weir_reactor::{patience, spawn_task};
 
 fn older() -> StoreError {
-    let why = "what is on its devices is older than what hosts were told is written: one was put back to an earlier state. It goes \
-               on with that only if it is closed and opened again";
+    let why = "what is on its devices is older than what hosts were told is written: one was put back to an earlier state. Put \
+               it back to its last state. A restart of the daemon goes on with what is there, and what that lacks is lost";
     StoreError::Pool(why.into())
 }
 

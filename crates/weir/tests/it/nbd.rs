@@ -4,7 +4,9 @@ use crate::common::{Daemon, noise};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
@@ -260,7 +262,7 @@ fn peers_that_lie_or_stand_still_keep_nobody_out() {
     assert_eq!(c.read(0, 512).unwrap(), [5; 512], "nothing of it was written");
     drop((silent, greedy, vast));
     // Nothing is left of those that have gone, whatever they were owed.
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let there = || {
         let status = d.json("status");
         let ports = status["live"]["ports"].as_array().unwrap();
@@ -273,6 +275,63 @@ fn peers_that_lie_or_stand_still_keep_nobody_out() {
     // The daemon stops beside open connections.
     let mut d = d;
     d.stop();
+}
+
+/// Whoever reads on and on from one volume is not cut off when another one is taken from its host.
+#[test]
+fn a_busy_connection_outlives_a_fence_of_another_volume() {
+    let (d, at) = nbd("nbd-fence");
+    volume(&d, "a", "32M", 512);
+    volume(&d, "b", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all a");
+    d.ok("map create all b");
+    let mut c = Client::go(&at, "a").unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            let (mut buf, mut left) = (vec![0; MIB], 32);
+            (0..left).for_each(|_| c.send(0, 0, 0, MIB as u32, &[]));
+            while left > 0 {
+                assert_eq!(c.reply().0, 0);
+                c.s.read_exact(&mut buf).unwrap();
+                match stop.load(Ordering::Relaxed) {
+                    true => left -= 1,
+                    false => c.send(0, 0, 0, MIB as u32, &[]),
+                }
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    d.ok("map delete all b --force");
+    // Longer than a fence waits for a host that receives nothing.
+    std::thread::sleep(Duration::from_secs(3));
+    stop.store(true, Ordering::Relaxed);
+    reader.join().expect("it was answered all the time");
+    assert!(Client::go(&at, "b").is_none());
+}
+
+/// A client is killed while a device has a write of it. What its next life writes comes after that.
+#[test]
+fn what_a_client_leaves_with_a_device_comes_before_what_its_next_life_writes() {
+    let (d, at) = nbd("nbd-parting");
+    volume(&d, "v", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.ok("layer insert v delay time=1s ops=write --name slow --force");
+    let mut first = Client::go(&at, "v").unwrap();
+    let begin = Instant::now();
+    first.send(1, 0, 0, 4096, &[1; 4096]);
+    std::thread::sleep(Duration::from_millis(200));
+    drop(first);
+    std::thread::sleep(Duration::from_millis(200));
+    let mut next = Client::go(&at, "v").unwrap();
+    assert_eq!(next.write(0, &[2; 4096]), 0);
+    // Side by side they would have taken no more than one second and what went before.
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(1950), "{took:?}: it did not wait for the first one");
+    assert_eq!(next.read(0, 4096).unwrap(), [2; 4096]);
 }
 
 #[test]
