@@ -3,7 +3,7 @@
 use crate::declare::Desired;
 use crate::error::{Code, Error, Result};
 use crate::model::{
-    HostSecret, HostSpec, InitiatorPort, KeySource, MapSpec, PoolSpec, Protocol, TargetSpec,
+    HostSecret, HostSpec, InitiatorId, KeySource, MapSpec, PoolSpec, Protocol, TargetSpec,
     VolumeSpec,
 };
 use crate::units;
@@ -60,7 +60,7 @@ pub struct Config {
     pub api: Api,
     /// As whom the node logs in at other nodes whose volumes its pools use. Left out: a number made of this machine and the data
     /// directory; `weir status` shows it.
-    pub initiator_port: Option<InitiatorPort>,
+    pub initiator_port: Option<InitiatorId>,
     /// File with the secret that the node proves there, where a host with one is asked for it.
     pub initiator_secret_file: Option<PathBuf>,
     /// What was read of that file.

@@ -125,7 +125,7 @@ pub struct NexusLive {
     /// The host, when one names the initiator port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The initiator port, `ext:guid`.
+    /// The initiator port.
     pub initiator: String,
     /// The peer's address.
     pub peer: String,

@@ -56,7 +56,7 @@ impl Frontend for Target {
     fn nexuses(&self) -> Vec<NexusLine> {
         let all = self.sessions().into_iter();
         all.map(|s| NexusLine {
-            initiator: s.initiator.0,
+            initiator: s.initiator.0.to_vec(),
             address: String::new(),
             channels: s.channels,
         })
@@ -67,7 +67,7 @@ impl Frontend for Target {
         let all = self.local_channels().into_iter();
         all.map(|c| ChannelLine {
             peer: c.peer,
-            initiator: c.initiator.0,
+            initiator: c.initiator.0.to_vec(),
             host: c.host,
             commands: c.commands,
             busy: c.busy,

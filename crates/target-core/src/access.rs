@@ -33,7 +33,7 @@ impl std::fmt::Debug for Secret {
 pub struct HostRule {
     /// The host's name, for messages.
     pub host: String,
-    /// Initiator port identifiers, in the front end's own form.
+    /// Initiator ports: an identifier of 16 bytes, or a name, filled up with NUL to 17 bytes if it is shorter.
     pub ports: Vec<Vec<u8>>,
     /// Every initiator port that no other host names belongs to this host.
     pub any: bool,

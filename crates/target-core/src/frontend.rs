@@ -59,8 +59,8 @@ impl Site {
 /// A host's login, for status displays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NexusLine {
-    /// The initiator port.
-    pub initiator: [u8; 16],
+    /// The initiator port, as the [access map](crate::HostRule::ports) has it.
+    pub initiator: Vec<u8>,
     /// Address of a host that has no other identifier.
     pub address: String,
     /// Its channels.
@@ -72,8 +72,8 @@ pub struct NexusLine {
 pub struct ChannelLine {
     /// The peer's address; empty while there is no connection.
     pub peer: String,
-    /// The initiator port.
-    pub initiator: [u8; 16],
+    /// The initiator port, as the [access map](crate::HostRule::ports) has it.
+    pub initiator: Vec<u8>,
     /// The host that it belongs to.
     pub host: String,
     /// Commands so far.

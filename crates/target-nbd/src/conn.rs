@@ -187,7 +187,7 @@ impl Conn {
     pub(crate) fn line(&self) -> ChannelLine {
         ChannelLine {
             peer: self.peer.clone(),
-            initiator: self.initiator,
+            initiator: self.initiator.to_vec(),
             host: self.view.host(),
             commands: self.commands.get(),
             busy: self.busy.get(),

@@ -95,7 +95,7 @@ impl Frontend for Target {
 
     fn nexuses(&self) -> Vec<NexusLine> {
         let line = |(initiator, channels): ([u8; 16], usize)| NexusLine {
-            initiator,
+            initiator: initiator.to_vec(),
             address: std::net::Ipv6Addr::from(initiator).to_canonical().to_string(),
             channels,
         };

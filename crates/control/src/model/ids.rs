@@ -3,7 +3,6 @@
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize, de};
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 /// Longest name, in bytes.
@@ -34,7 +33,7 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
 }
 
 /// Reads up to 16 hexadecimal digits, with or without `0x`.
-fn hex64(text: &str) -> Option<u64> {
+pub(super) fn hex64(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     let ok =
         !digits.is_empty() && digits.len() <= 16 && digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -80,77 +79,8 @@ impl FromStr for Hex64 {
     }
 }
 
+pub(super) use as_text;
 as_text!(Hex64);
-
-/// An SRP initiator port identifier: 8 bytes of identifier extension, then 8 bytes of GUID (SRP rev. 16a order).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InitiatorPort(pub [u8; 16]);
-
-impl InitiatorPort {
-    /// The identifier that every `siw` host sends when its `add_target` line lacks `initiator_ext`: all zero. It
-    /// names no host in particular.
-    pub const ANONYMOUS: InitiatorPort = InitiatorPort([0; 16]);
-
-    /// From its two halves.
-    pub fn new(ext: u64, guid: u64) -> Self {
-        let mut b = [0; 16];
-        b[..8].copy_from_slice(&ext.to_be_bytes());
-        b[8..].copy_from_slice(&guid.to_be_bytes());
-        InitiatorPort(b)
-    }
-
-    /// The two halves: identifier extension and GUID.
-    pub fn halves(&self) -> (u64, u64) {
-        let v = u128::from_be_bytes(self.0);
-        ((v >> 64) as u64, v as u64)
-    }
-}
-
-impl fmt::Display for InitiatorPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ext, guid) = self.halves();
-        write!(f, "{ext:016x}:{guid:016x}")
-    }
-}
-
-impl FromStr for InitiatorPort {
-    type Err = Error;
-
-    /// `ext:guid` in hexadecimal, leading zeros optional; or 32 digits without a colon; or eight groups of four as a
-    /// GID is printed; or an IP address, which is what names a host that comes by NBD.
-    fn from_str(text: &str) -> Result<Self> {
-        let groups: Vec<&str> = text.split(':').collect();
-        let halves = match groups.as_slice() {
-            [ext, guid] => hex64(ext).zip(hex64(guid)),
-            [all] => {
-                let all = all.strip_prefix("0x").unwrap_or(all);
-                (all.len() == 32 && all.is_ascii())
-                    .then(|| hex64(&all[..16]).zip(hex64(&all[16..])))
-                    .flatten()
-            }
-            [_, _, _, _, _, _, _, _] if groups.iter().all(|g| g.len() == 4) => {
-                hex64(&groups[..4].concat()).zip(hex64(&groups[4..].concat()))
-            }
-            _ => None,
-        };
-        let port = halves.map(|(e, g)| InitiatorPort::new(e, g));
-        // By NBD a host has its address only.
-        let address = || match text.parse::<IpAddr>().ok()?.to_canonical() {
-            IpAddr::V4(a) => Some(InitiatorPort(a.to_ipv6_mapped().octets())),
-            IpAddr::V6(a) => Some(InitiatorPort(a.octets())),
-        };
-        port.or_else(address).ok_or_else(|| {
-            Error::new(Code::InvalidPort, format!("`{text}` is not an initiator port"))
-                .because("it is neither two 64-bit hexadecimal numbers nor an IP address")
-                .hint(
-                    "write identifier extension and GUID, e.g. 0000000000000001:0002c90300a1b2c3; \
-                     for NBD the host's address",
-                )
-        })
-    }
-}
-
-as_text!(InitiatorPort);
 
 /// A volume's world-wide name: NAA 6 (IEEE registered extended, 16 bytes), the same on every path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -215,28 +145,6 @@ mod tests {
     }
 
     #[test]
-    fn initiator_ports_in_every_spelling() {
-        let want = InitiatorPort::new(1, 0x0002_c903_00a1_b2c3);
-        for text in [
-            "0000000000000001:0002c90300a1b2c3",
-            "1:2c90300a1b2c3",
-            "0x1:0x0002C90300A1B2C3",
-            "00000000000000010002c90300a1b2c3",
-            "0x00000000000000010002c90300a1b2c3",
-            "0000:0000:0000:0001:0002:c903:00a1:b2c3",
-        ] {
-            assert_eq!(text.parse(), Ok(want), "{text}");
-        }
-        assert_eq!(want.to_string(), "0000000000000001:0002c90300a1b2c3");
-        assert_eq!(want.halves(), (1, 0x0002_c903_00a1_b2c3));
-        for text in ["", ":", "1", "1:2:3", "x:y", "1:00000000000000000", "+1:2", "1:-2", "0x:1"] {
-            assert!(text.parse::<InitiatorPort>().is_err(), "{text}");
-        }
-        // Bytes that are not ASCII must not split a character.
-        assert!("ä".repeat(16).parse::<InitiatorPort>().is_err());
-    }
-
-    #[test]
     fn any_text_gives_an_identifier_or_an_error() {
         let letters: Vec<char> = "0123456789abcdefABCDEFxX:: .ä".chars().collect();
         let mut prng = weir_base::Prng::new(5);
@@ -244,9 +152,6 @@ mod tests {
             let n = [3, 17, 33, 34, 35, 39][prng.below(6) as usize];
             let text: String =
                 (0..n).map(|_| letters[prng.below(letters.len() as u64) as usize]).collect();
-            if let Ok(port) = text.parse::<InitiatorPort>() {
-                assert_eq!(port.to_string().parse(), Ok(port), "{text}");
-            }
             if let Ok(id) = text.parse::<Hex64>() {
                 assert_eq!(id.to_string().parse(), Ok(id), "{text}");
             }

@@ -362,7 +362,7 @@ pub struct VolumePatch {
 pub struct HostSpec {
     /// Its name.
     pub name: String,
-    /// Its SRP initiator ports, `ext:guid` in hexadecimal.
+    /// Its initiator ports: `ext:guid` in hexadecimal, an address, or a name.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub ports: Vec<InitiatorPort>,
@@ -384,7 +384,7 @@ pub struct HostSpec {
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// Its SRP initiator ports.
+    /// Its initiator ports.
     #[schema(value_type = Vec<String>)]
     pub ports: Vec<InitiatorPort>,
     /// Stands for every initiator port that no other host names.

@@ -292,7 +292,7 @@ pub(super) struct DeleteMapQuery {
     /// Even if the host is logged in: its commands to the volume end with errors.
     #[serde(default)]
     force: bool,
-    /// The only initiator port that is to lose the volume, `ext:guid`: refused if the host is logged in by another, or was within
+    /// The only initiator port that is to lose the volume: refused if the host is logged in by another, or was within
     /// ten minutes. `force` is for this port only then.
     #[serde(default)]
     #[param(value_type = Option<String>)]

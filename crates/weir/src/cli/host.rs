@@ -21,8 +21,8 @@ pub(crate) enum Command {
     Create {
         /// Its name.
         name: String,
-        /// An initiator port, EXT:GUID in hexadecimal. May be repeated.
-        #[arg(long = "port", value_name = "EXT:GUID")]
+        /// An initiator port: EXT:GUID in hexadecimal, or the address of a host that comes by NBD. May be repeated.
+        #[arg(long = "port", value_name = "PORT")]
         ports: Vec<InitiatorPort>,
         /// Stands for every initiator port that no other host names.
         #[arg(long)]
@@ -46,10 +46,10 @@ pub(crate) enum Command {
         /// The host.
         name: String,
         /// A port to add. May be repeated.
-        #[arg(long = "add-port", value_name = "EXT:GUID")]
+        #[arg(long = "add-port", value_name = "PORT")]
         add_ports: Vec<InitiatorPort>,
         /// A port to remove. May be repeated.
-        #[arg(long = "remove-port", value_name = "EXT:GUID")]
+        #[arg(long = "remove-port", value_name = "PORT")]
         remove_ports: Vec<InitiatorPort>,
         /// Whether it stands for every initiator port that no other host names.
         #[arg(long, value_enum, required_unless_present_any = ["add_ports", "remove_ports", "secret_file", "no_secret"])]

@@ -19,7 +19,7 @@ fn node() -> Arc<Node> {
         poll: PollMode::Sleep,
         buffer_memory: 32 << 20,
         unsummed: [].into(),
-        initiator: weir_control::model::InitiatorPort([1; 16]),
+        initiator: weir_control::model::InitiatorId([1; 16]),
         secret: None,
     };
     Node::start(&config).expect("two reactors")

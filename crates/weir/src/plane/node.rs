@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weir_block::{Graph, GraphError, Shared};
 use weir_control::dataplane::Hooks;
-use weir_control::model::{HostSecret, InitiatorPort, Layout, Pool, TargetPort, Volume};
+use weir_control::model::{HostSecret, InitiatorId, Layout, Pool, TargetPort, Volume};
 use weir_control::{Code, Error, Result};
 use weir_mem::PoolConfig;
 use weir_proto_scsi::geometry::Geometry;
@@ -48,7 +48,7 @@ pub(crate) struct NodeConfig {
     /// Pools whose data gets no checksums, to measure what they cost.
     pub(crate) unsummed: Arc<[String]>,
     /// As whom it logs in at other nodes.
-    pub(crate) initiator: InitiatorPort,
+    pub(crate) initiator: InitiatorId,
     /// What it proves there.
     pub(crate) secret: Option<HostSecret>,
 }

@@ -50,7 +50,7 @@ fn the_end_of_a_pool_does_not_wait_for_what_hangs_while_it_is_closed() {
         poll: PollMode::Sleep,
         buffer_memory: 16 << 20,
         unsummed: Vec::new().into(),
-        initiator: weir_control::model::InitiatorPort([1; 16]),
+        initiator: weir_control::model::InitiatorId([1; 16]),
         secret: None,
     };
     let node = Node::start(&config).expect("a node");
@@ -92,7 +92,7 @@ fn a_pool_of_the_same_name_is_not_another_one() {
         poll: PollMode::Sleep,
         buffer_memory: 16 << 20,
         unsummed: Vec::new().into(),
-        initiator: weir_control::model::InitiatorPort([1; 16]),
+        initiator: weir_control::model::InitiatorId([1; 16]),
         secret: None,
     };
     let node = Node::start(&config).expect("a node");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use weir_base::{Nanos, SECONDS};
 use weir_control::dataplane::Inside;
 use weir_control::model::{
-    DeviceSpec, HostSecret, InitiatorPort, Overwrite, Pool, PoolId, RemoteAddress,
+    DeviceSpec, HostSecret, InitiatorId, Overwrite, Pool, PoolId, RemoteAddress,
 };
 use weir_control::{Code, Error, Result};
 use weir_disk::{Disk, DiskOp, run};
@@ -53,7 +53,7 @@ struct Use {
 /// What the node has of volumes of others.
 pub(crate) struct Remotes {
     /// As whom this node logs in.
-    initiator: InitiatorPort,
+    initiator: InitiatorId,
     secret: Option<HostSecret>,
     family: Family,
     used: Mutex<Vec<Use>>,
@@ -95,13 +95,13 @@ impl Drop for Claim {
 
 impl Remotes {
     /// `life` is drawn anew for each life of the process.
-    pub(crate) fn new(initiator: InitiatorPort, secret: Option<HostSecret>, life: u32) -> Remotes {
+    pub(crate) fn new(initiator: InitiatorId, secret: Option<HostSecret>, life: u32) -> Remotes {
         let (used, admitted) = (Mutex::default(), Mutex::default());
         Remotes { initiator, secret, family: Family::new(life), used, admitted }
     }
 
     /// As whom this node logs in.
-    pub(super) fn initiator(&self) -> InitiatorPort {
+    pub(super) fn initiator(&self) -> InitiatorId {
         self.initiator
     }
 
@@ -426,11 +426,11 @@ impl Node {
 }
 
 /// What this node is called as an initiator: the same for as long as its data is where it is, on this machine.
-pub(crate) fn initiator_of(data_dir: &Path) -> InitiatorPort {
+pub(crate) fn initiator_of(data_dir: &Path) -> InitiatorId {
     use std::os::unix::ffi::OsStrExt;
     let dir = std::fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
     let (ext, guid) = port_of(*b"WN", dir.as_os_str().as_bytes().iter().copied());
-    InitiatorPort::new(ext, guid)
+    InitiatorId((u128::from(ext) << 64 | u128::from(guid)).to_be_bytes())
 }
 
 impl Holds {
@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_volume_is_used_once() {
-        let all = Arc::new(Remotes::new(InitiatorPort([1; 16]), None, 1));
+        let all = Arc::new(Remotes::new(InitiatorId([1; 16]), None, 1));
         let of = |uid, pool: &str, name: &str| {
             all.claim(Use { uid: [uid; 16], pool: pool.into(), name: name.into() }, false)
         };
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn what_was_looked_at_is_that_very_volume() {
-        let all = Remotes::new(InitiatorPort([1; 16]), None, 1);
+        let all = Remotes::new(InitiatorId([1; 16]), None, 1);
         all.admit("p", "brp://a:1/v", "volume 1".into());
         assert!(all.is_admitted("p", "brp://a:1/v", "volume 1"));
         assert!(!all.is_admitted("p", "brp://a:1/v", "volume 2"));

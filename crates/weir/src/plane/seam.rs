@@ -287,7 +287,7 @@ impl DataPlane for Node {
                 .iter()
                 .map(|h| HostRule {
                     host: h.name.clone(),
-                    ports: h.ports.iter().map(|p| p.0.to_vec()).collect(),
+                    ports: h.ports.iter().map(|p| p.key().to_vec()).collect(),
                     any: h.allow_any,
                     secret: match &h.auth {
                         HostAuth::Open => Secret::None,

@@ -14,8 +14,8 @@ use weir_control::live::{
     CensusLive, CompressionLive, DeduplicationLive, GraphLive, GraphNodeLive, IoStats, Latency,
     LiveStatus, NexusLive, PoolLive, PortLive, ReactorLive, VolumeLive,
 };
+use weir_control::model::InitiatorPort;
 use weir_control::{Code, Error, Result};
-use weir_proto_srp::PortId;
 use weir_target_core::{ChannelLine, RequestsLine};
 
 /// How long a reactor may take to tell of itself, though nothing is seen that holds it up.
@@ -344,6 +344,12 @@ fn tell(events: &EventLog, name: &str, t: &RunningTarget, broken: Vec<String>) {
     }
 }
 
+/// An initiator port as hosts are given it.
+fn shown(key: &[u8]) -> String {
+    let hex = || key.iter().map(|b| format!("{b:02x}")).collect();
+    InitiatorPort::from_key(key).map_or_else(hex, |p| p.to_string())
+}
+
 /// What is told of a port; `gone` are commands of channels that are gone, of each port.
 fn port(name: &str, t: &RunningTarget, gone: &[(Door, u64)], readings: &[Reading]) -> PortLive {
     let channels: Vec<_> = readings
@@ -359,7 +365,7 @@ fn port(name: &str, t: &RunningTarget, gone: &[(Door, u64)], readings: &[Reading
             let first = own.first();
             NexusLive {
                 host: first.map(|c| c.host.clone()).filter(|h| !h.is_empty()),
-                initiator: PortId(n.initiator).to_string(),
+                initiator: shown(&n.initiator),
                 peer: first.map_or(n.address, |c| c.peer.clone()),
                 channels: n.channels as u64,
                 in_flight: own.iter().map(|c| u64::from(c.busy)).sum(),

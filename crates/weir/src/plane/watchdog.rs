@@ -153,7 +153,7 @@ mod tests {
             poll: PollMode::Sleep,
             buffer_memory: 32 << 20,
             unsummed: [].into(),
-            initiator: weir_control::model::InitiatorPort([1; 16]),
+            initiator: weir_control::model::InitiatorId([1; 16]),
             secret: None,
         };
         let node = Node::start(&config).expect("two reactors");

@@ -231,7 +231,7 @@ fn make(
         (Some(daemon), Some(volume)) => {
             let guest = Guest {
                 name: name(args),
-                port: InitiatorPort(first.initiator.0),
+                port: InitiatorPort::id(first.initiator.0),
                 volume: volume.clone(),
                 secret_file: args.secret_file.clone(),
                 no_map: args.no_map,
@@ -240,7 +240,7 @@ fn make(
             daemon::let_in(daemon, &guest, signals, &mut note)?
         }
         (Some(daemon), None) => {
-            let (port, lun) = (InitiatorPort(first.initiator.0), args.lun.unwrap_or(0));
+            let (port, lun) = (InitiatorPort::id(first.initiator.0), args.lun.unwrap_or(0));
             (None, Some(daemon::seen_as(daemon, port, lun, signals)?))
         }
         (None, _) => (None, None),

@@ -12,7 +12,7 @@ use std::time::Instant;
 use weir_control::config::{Config, DEFAULT_BRP_TARGET, DEFAULT_TARGET};
 use weir_control::live::Status;
 use weir_control::model::{
-    Command, DeviceKind, DeviceSpec, Host, HostSpec, InitiatorPort, MapSpec, Model, PoolSpec,
+    Command, DeviceKind, DeviceSpec, Host, HostSpec, InitiatorId, MapSpec, Model, PoolSpec,
     Protocol, TargetPort, TargetSpec, Transport, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
@@ -241,10 +241,10 @@ async fn show(
 }
 
 /// Takes the own host away.
-async fn leave(controller: &Arc<Controller>, port: InitiatorPort) {
+async fn leave(controller: &Arc<Controller>, port: InitiatorId) {
     let unmapped = controller.delete_map(OWN.into(), VOLUME.into(), true).await;
     // By its number it would know another volume of the host for all.
-    let forgotten = controller.forget_ports(&[port]).await;
+    let forgotten = controller.forget_ports(&[port.into()]).await;
     let gone = controller.execute(Command::DeleteHost { name: OWN.into() }).await;
     for e in [unmapped.err(), forgotten.err(), gone.err()].into_iter().flatten() {
         if !matches!(e.code, Code::MapNotFound | Code::HostNotFound) {
@@ -409,9 +409,10 @@ fn is_own(host: &Host, model: &Model) -> bool {
 }
 
 /// The initiator port of this run.
-fn own_port(config: &Config) -> Result<InitiatorPort> {
+fn own_port(config: &Config) -> Result<InitiatorId> {
     let port = config.hosts.iter().find(|h| h.name == OWN).and_then(|h| h.ports.first());
-    port.copied().ok_or_else(|| Error::new(Code::Internal, "there is no host of its own"))
+    let id = port.and_then(|p| p.as_id()).map(InitiatorId);
+    id.ok_or_else(|| Error::new(Code::Internal, "there is no host of its own"))
 }
 
 /// Where is noted what was written.
@@ -445,7 +446,7 @@ async fn off_runtime<R: Send + 'static>(
 
 /// A pool on a sparse file, a volume on it, and this program's own host. Its initiator port is this run's only: nobody else can
 /// have the volume by it, also where a run is cut off.
-fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
+fn config(args: &QuickstartArgs, port: InitiatorId) -> Result<Config> {
     let mut c = Config::default();
     let volume = VolumeSpec {
         block_size: Some(BLOCK as u32),
@@ -477,7 +478,7 @@ fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
         memory: None,
     }];
     c.volumes = vec![volume];
-    c.hosts = vec![HostSpec { name: OWN.into(), ports: vec![port], ..HostSpec::default() }];
+    c.hosts = vec![HostSpec { name: OWN.into(), ports: vec![port.into()], ..HostSpec::default() }];
     c.maps = vec![MapSpec { host: OWN.into(), volume: VOLUME.into(), lun: Some(0) }];
     c.check()
 }

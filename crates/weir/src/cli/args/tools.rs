@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use weir_control::model::{Hex64, InitiatorPort};
+use weir_control::model::{Hex64, InitiatorId};
 use weir_control::{Code, Error};
 
 /// Which fabric to reach the target by.
@@ -39,7 +39,7 @@ pub(crate) struct LoginArgs {
     pub(crate) ioc_guid: Option<Hex64>,
     /// Initiator port to log in as [default: made from machine and process].
     #[arg(long, value_name = "EXT:GUID", help_heading = "Login")]
-    pub(crate) initiator_port: Option<InitiatorPort>,
+    pub(crate) initiator_port: Option<InitiatorId>,
     /// RDMA channels [default: the number of cores, at most 8].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64), help_heading = "Login")]
     pub(crate) channels: Option<u16>,

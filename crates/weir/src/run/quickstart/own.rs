@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use weir_base::Prng;
-use weir_control::model::{InitiatorPort, TargetPort};
+use weir_control::model::{InitiatorId, InitiatorPort, TargetPort};
 use weir_control::{Code, Error, Result};
 use weir_mem::Slice;
 use weir_reactor::{clock, spawn};
@@ -115,17 +115,17 @@ impl Note {
 }
 
 /// Notes that a volume is made by the run with this port, and nothing is in it.
-pub(super) fn begin(marker: &Path, port: InitiatorPort) -> Result<()> {
+pub(super) fn begin(marker: &Path, port: InitiatorId) -> Result<()> {
     Note { seed: run_of(port), len: 0, state: State::Begun }.keep(marker, &serial(port))
 }
 
 /// The serial number of a volume that the run with this port makes.
-pub(super) fn serial(port: InitiatorPort) -> String {
+pub(super) fn serial(port: InitiatorId) -> String {
     format!("{:016X}", run_of(port))
 }
 
 /// What no other run has.
-fn run_of(port: InitiatorPort) -> u64 {
+fn run_of(port: InitiatorId) -> u64 {
     port.0.iter().skip(8).fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
@@ -134,18 +134,18 @@ const OWN: &[u8; 8] = b"WEIR  qs";
 
 /// Whether an initiator port is of a run.
 pub(super) fn is_port(port: &InitiatorPort) -> bool {
-    port.0.starts_with(OWN)
+    port.key().starts_with(OWN)
 }
 
 /// An initiator port that nobody has had.
-pub(super) fn port() -> Result<InitiatorPort> {
+pub(super) fn port() -> Result<InitiatorId> {
     let mut port = [0; 16];
     port[..8].copy_from_slice(OWN);
     port[8..].copy_from_slice(&crate::seed::draw()?[..8]);
-    Ok(InitiatorPort(port))
+    Ok(InitiatorId(port))
 }
 
-pub(super) fn login(port: &TargetPort, own: InitiatorPort) -> LoginArgs {
+pub(super) fn login(port: &TargetPort, own: InitiatorId) -> LoginArgs {
     LoginArgs {
         fabric: Fabric::Iwarp,
         id_ext: Some(port.id_ext),
@@ -204,7 +204,7 @@ pub(super) struct Own {
     pub(super) address: SocketAddr,
     pub(super) login: LoginArgs,
     /// Of this run.
-    pub(super) port: InitiatorPort,
+    pub(super) port: InitiatorId,
     /// The note of what was written.
     pub(super) marker: PathBuf,
     /// What the volume is called in notes: now, and by earlier versions.

@@ -1,0 +1,287 @@
+//! How a host is named at the doors of all protocols.
+
+use super::ids::{as_text, hex64};
+use crate::error::{Code, Error, Result};
+use serde::{Deserialize, Serialize, de};
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+/// Longest name, in bytes (RFC 7143 section 4.2.7.2; NVMe base specification 2.0, section 4.5).
+const MAX_NAME: usize = 223;
+/// Bytes of an identifier.
+const ID: usize = 16;
+/// A name is filled up to so many bytes, so that it is never taken for an identifier.
+const SHORTEST: usize = ID + 1;
+
+/// What a host is known by:
+///
+/// | protocol | what |
+/// |---|---|
+/// | SRP, BRP | an initiator port identifier: 8 bytes of identifier extension, then 8 bytes of GUID (SRP rev. 16a order) |
+/// | NBD | the host's address, an IPv4 one as IPv6 has it (RFC 4291, section 2.5.5.2) |
+/// | iSCSI | the initiator's name: `iqn.`, `eui.` or `naa.` (RFC 7143 section 4.2.7), in lower case |
+/// | NVMe | the host's name: `nqn.` |
+#[derive(Clone, Copy)]
+pub struct InitiatorPort {
+    len: u8,
+    bytes: [u8; MAX_NAME],
+}
+
+impl InitiatorPort {
+    /// The identifier that every `siw` host sends when its `add_target` line lacks `initiator_ext`: all zero. It
+    /// names no host in particular.
+    pub const ANONYMOUS: InitiatorPort = InitiatorPort { len: ID as u8, bytes: [0; MAX_NAME] };
+
+    /// An identifier, from its two halves.
+    pub fn new(ext: u64, guid: u64) -> Self {
+        InitiatorPort::id((u128::from(ext) << 64 | u128::from(guid)).to_be_bytes())
+    }
+
+    /// An identifier.
+    pub fn id(id: [u8; ID]) -> Self {
+        let mut port = InitiatorPort::ANONYMOUS;
+        port.bytes[..ID].copy_from_slice(&id);
+        port
+    }
+
+    /// What the access map has it by: the 16 bytes of an identifier, or a name, filled up with NUL to 17 bytes.
+    pub fn key(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Of a [key](InitiatorPort::key). `None`: it is none.
+    pub fn from_key(key: &[u8]) -> Option<Self> {
+        match <[u8; ID]>::try_from(key) {
+            Ok(id) => Some(InitiatorPort::id(id)),
+            Err(_) => {
+                let name = std::str::from_utf8(key).ok()?.trim_end_matches('\0');
+                InitiatorPort::named(name).filter(|p| p.key() == key)
+            }
+        }
+    }
+
+    /// The identifier, if it is one.
+    pub fn as_id(&self) -> Option<[u8; ID]> {
+        self.key().try_into().ok()
+    }
+
+    /// The name, if it is one.
+    fn name(&self) -> Option<&str> {
+        let named = self.as_id().is_none();
+        let text = std::str::from_utf8(self.key()).ok().filter(|_| named)?;
+        Some(text.trim_end_matches('\0'))
+    }
+
+    /// An initiator or host that has a name.
+    fn named(name: &str) -> Option<Self> {
+        let (kind, rest) = name.split_once('.')?;
+        let kind = kind.to_ascii_lowercase();
+        let is_hex = |n: usize| rest.len() == n && rest.bytes().all(|b| b.is_ascii_hexdigit());
+        let good = match kind.as_str() {
+            "iqn" | "nqn" => !rest.is_empty(),
+            "eui" => is_hex(16),
+            "naa" => is_hex(16) || is_hex(32),
+            _ => false,
+        };
+        // A comma parts a name from a session in a TransportID.
+        let plain = name.bytes().all(|b| b.is_ascii_graphic() && !b",\"'\\".contains(&b));
+        if !good || !plain || name.len() > MAX_NAME {
+            return None;
+        }
+        // iSCSI's names are compared in lower case (RFC 3722), NVMe's byte by byte.
+        let name = if kind == "nqn" { name.to_owned() } else { name.to_ascii_lowercase() };
+        let mut port = InitiatorPort::ANONYMOUS;
+        port.bytes[..name.len()].copy_from_slice(name.as_bytes());
+        port.len = name.len().max(SHORTEST) as u8;
+        Some(port)
+    }
+}
+
+impl PartialEq for InitiatorPort {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for InitiatorPort {}
+
+impl PartialOrd for InitiatorPort {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for InitiatorPort {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(other.key())
+    }
+}
+
+impl Hash for InitiatorPort {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl fmt::Debug for InitiatorPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InitiatorPort({self})")
+    }
+}
+
+impl fmt::Display for InitiatorPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = self.name() {
+            return f.write_str(name);
+        }
+        let id = u128::from_be_bytes(self.as_id().unwrap_or_default());
+        match Ipv6Addr::from(id).to_ipv4_mapped() {
+            Some(a) => write!(f, "{a}"),
+            None => write!(f, "{:016x}:{:016x}", (id >> 64) as u64, id as u64),
+        }
+    }
+}
+
+impl FromStr for InitiatorPort {
+    type Err = Error;
+
+    /// `ext:guid` in hexadecimal, leading zeros optional; or 32 digits without a colon; or eight groups of four as a
+    /// GID is printed; or an IP address; or a name that begins with `iqn.`, `eui.`, `naa.` or `nqn.`.
+    fn from_str(text: &str) -> Result<Self> {
+        let groups: Vec<&str> = text.split(':').collect();
+        let halves = match groups.as_slice() {
+            [ext, guid] => hex64(ext).zip(hex64(guid)),
+            [all] => {
+                let all = all.strip_prefix("0x").unwrap_or(all);
+                (all.len() == 32 && all.is_ascii())
+                    .then(|| hex64(&all[..16]).zip(hex64(&all[16..])))
+                    .flatten()
+            }
+            [_, _, _, _, _, _, _, _] if groups.iter().all(|g| g.len() == 4) => {
+                hex64(&groups[..4].concat()).zip(hex64(&groups[4..].concat()))
+            }
+            _ => None,
+        };
+        let port = halves.map(|(e, g)| InitiatorPort::new(e, g));
+        let address = || match text.parse::<IpAddr>().ok()?.to_canonical() {
+            IpAddr::V4(a) => Some(InitiatorPort::id(a.to_ipv6_mapped().octets())),
+            IpAddr::V6(a) => Some(InitiatorPort::id(a.octets())),
+        };
+        let named = || InitiatorPort::named(text);
+        port.or_else(address).or_else(named).ok_or_else(|| {
+            Error::new(Code::InvalidPort, format!("`{text}` is not an initiator port"))
+                .because("it is neither two 64-bit hexadecimal numbers nor an IP address nor a name")
+                .hint(
+                    "write identifier extension and GUID, e.g. 0000000000000001:0002c90300a1b2c3; \
+                     for iSCSI the initiator's name, e.g. iqn.1993-08.org.debian:01:4f2a; for NBD the host's address",
+                )
+        })
+    }
+}
+
+as_text!(InitiatorPort);
+
+/// What a program is known by that logs in by SRP or BRP: an identifier, never a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InitiatorId(pub [u8; ID]);
+
+impl From<InitiatorId> for InitiatorPort {
+    fn from(own: InitiatorId) -> Self {
+        InitiatorPort::id(own.0)
+    }
+}
+
+impl fmt::Display for InitiatorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        InitiatorPort::from(*self).fmt(f)
+    }
+}
+
+impl FromStr for InitiatorId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let port: InitiatorPort = text.parse()?;
+        port.as_id().map(InitiatorId).ok_or_else(|| {
+            Error::new(Code::InvalidPort, format!("`{text}` is a name"))
+                .because("who logs in by SRP or BRP has an identifier")
+                .hint("write two numbers, e.g. 0000000000000001:0002c90300a1b2c3")
+        })
+    }
+}
+
+as_text!(InitiatorId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_in_every_spelling() {
+        let want = InitiatorPort::new(1, 0x0002_c903_00a1_b2c3);
+        for text in [
+            "0000000000000001:0002c90300a1b2c3",
+            "1:2c90300a1b2c3",
+            "0x1:0x0002C90300A1B2C3",
+            "00000000000000010002c90300a1b2c3",
+            "0x00000000000000010002c90300a1b2c3",
+            "0000:0000:0000:0001:0002:c903:00a1:b2c3",
+        ] {
+            assert_eq!(text.parse(), Ok(want), "{text}");
+        }
+        assert_eq!(want.to_string(), "0000000000000001:0002c90300a1b2c3");
+        for text in ["", ":", "1", "1:2:3", "x:y", "1:00000000000000000", "+1:2", "1:-2", "0x:1"] {
+            assert!(text.parse::<InitiatorPort>().is_err(), "{text}");
+        }
+        // Bytes that are not ASCII must not split a character.
+        assert!("ä".repeat(16).parse::<InitiatorPort>().is_err());
+        let at: InitiatorPort = "::ffff:192.0.2.7".parse().unwrap();
+        assert_eq!((at.to_string().as_str(), Ok(at)), ("192.0.2.7", "192.0.2.7".parse()));
+    }
+
+    #[test]
+    fn names_are_no_identifiers() {
+        let long = format!("iqn.2026-11.org.example:{}", "x".repeat(199));
+        for text in
+            ["iqn.2026-11.a.b", "eui.0123456789abcdef", "nqn.2014-08.org.nvmexpress:X", &long]
+        {
+            let port: InitiatorPort = text.parse().unwrap();
+            assert_eq!((port.to_string().as_str(), port.as_id()), (text, None));
+            assert!((SHORTEST..=MAX_NAME).contains(&port.key().len()));
+            assert_eq!(InitiatorPort::from_key(port.key()), Some(port));
+        }
+        assert!(long.parse::<InitiatorId>().is_err());
+        // Sixteen bytes, as an identifier has.
+        let name: InitiatorPort = "iqn.2026-11.a.bc".parse().unwrap();
+        assert_ne!(InitiatorPort::id(*b"iqn.2026-11.a.bc"), name);
+        let upper: InitiatorPort = "IQN.2026-11.A.BC".parse().unwrap();
+        assert_eq!(upper, name);
+        let nqn = |t: &str| t.parse::<InitiatorPort>().unwrap();
+        assert_ne!(nqn("nqn.2014-08.x:A"), nqn("nqn.2014-08.x:a"));
+        let longer = format!("{long}x");
+        for text in
+            ["iqn.", "iqn", "eui.1", "naa.0", "iqn.a b", "iqn.a,i,0x1", "iqn.ä", "xyz.a", &longer]
+        {
+            assert!(text.parse::<InitiatorPort>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn any_text_gives_a_port_or_an_error() {
+        let letters: Vec<char> = "0123456789abcdefABCDEFxX:: .äiqnu".chars().collect();
+        let mut prng = weir_base::Prng::new(5);
+        for n in 0..40_000 {
+            let len = [3, 17, 33, 34, 35, 39][prng.below(6) as usize];
+            let text = (0..len).map(|_| letters[prng.below(letters.len() as u64) as usize]);
+            let text: String =
+                ["", "iqn.", "eui.", "::ffff:1."][n % 4].chars().chain(text).collect();
+            if let Ok(port) = text.parse::<InitiatorPort>() {
+                assert_eq!(port.to_string().parse(), Ok(port), "{text}");
+                assert_eq!(InitiatorPort::from_key(port.key()), Some(port), "{text}");
+            }
+        }
+    }
+}
