@@ -58,7 +58,10 @@ pub enum Op {
     /// Everything that was answered before is on the medium at the end.
     Flush,
     /// Space may be given back.
-    Trim,
+    Trim {
+        /// That is on the medium at the end.
+        fua: bool,
+    },
     /// Zeroes are read there afterwards.
     WriteZeroes {
         /// They are on the medium at the end.
@@ -120,7 +123,7 @@ impl Request {
             1 => Op::Write { fua },
             2 => Op::Disconnect,
             3 => Op::Flush,
-            4 => Op::Trim,
+            4 => Op::Trim { fua },
             6 => Op::WriteZeroes { fua, unmap: flags & NO_HOLE == 0 },
             other => Op::Unknown(other),
         };
@@ -139,7 +142,7 @@ impl Request {
             Op::Write { fua } => (1, u16::from(fua)),
             Op::Disconnect => (2, 0),
             Op::Flush => (3, 0),
-            Op::Trim => (4, 0),
+            Op::Trim { fua } => (4, u16::from(fua)),
             Op::WriteZeroes { fua, unmap } => (6, u16::from(fua) | if unmap { 0 } else { NO_HOLE }),
             Op::Unknown(code) => (code, 0),
         };

@@ -21,7 +21,8 @@ fn the_bytes_of_requests_and_replies() {
     assert_eq!(op(0, 0), Op::Read);
     assert_eq!(op(0, 2), Op::Disconnect);
     assert_eq!(op(0, 3), Op::Flush);
-    assert_eq!(op(0, 4), Op::Trim);
+    assert_eq!(op(0, 4), Op::Trim { fua: false });
+    assert_eq!(op(1, 4), Op::Trim { fua: true });
     assert_eq!(op(0, 5), Op::Unknown(5));
     assert_eq!(op(2, 6), Op::WriteZeroes { fua: false, unmap: false });
     assert_eq!(op(1, 6), Op::WriteZeroes { fua: true, unmap: true });
@@ -51,7 +52,7 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Op::Read),
         any::<bool>().prop_map(|fua| Op::Write { fua }),
         Just(Op::Flush),
-        Just(Op::Trim),
+        any::<bool>().prop_map(|fua| Op::Trim { fua }),
         any::<(bool, bool)>().prop_map(|(fua, unmap)| Op::WriteZeroes { fua, unmap }),
         (7u16..).prop_map(Op::Unknown),
         Just(Op::Disconnect),

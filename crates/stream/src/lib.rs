@@ -71,6 +71,10 @@ pub trait Stream {
     /// Bytes that were sent and that the peer's system has not acknowledged.
     fn unacknowledged(&self) -> u64;
 
+    /// The peer's direction has ended, or the stream is broken, as far as its system has told: what it sent before may be yet
+    /// to be received.
+    fn has_ended(&self) -> bool;
+
     /// The peer's address; `None` when it is gone.
     fn peer(&self) -> Option<SocketAddr>;
 

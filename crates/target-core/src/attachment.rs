@@ -29,6 +29,8 @@ pub struct Attachment {
     /// Views that were lost, of which commands may still run.
     lost: RefCell<Vec<Weak<Attached>>>,
     link: RefCell<Option<Weak<dyn Link>>>,
+    /// The only number that it looks for.
+    only: Cell<Option<u16>>,
     /// What the host has proved to know.
     proved: RefCell<Secret>,
     /// The map asks for another proof, or does not know the host: nothing is seen.
@@ -52,6 +54,7 @@ impl Attachment {
             absent: RefCell::default(),
             lost: RefCell::default(),
             link: RefCell::default(),
+            only: Cell::new(None),
             proved: RefCell::default(),
             barred: Cell::new(false),
             left: Cell::new(false),
@@ -61,6 +64,11 @@ impl Attachment {
     /// The channel that looks through this; to be told before anything is looked for.
     pub fn set_link(&self, link: Weak<dyn Link>) {
         *self.link.borrow_mut() = Some(link);
+    }
+
+    /// Sees one unit at most, by this number: fences of others do not concern it. Comes before the first look.
+    pub fn look_at_only(&self, lun: Lun) {
+        self.only.set(lun.index());
     }
 
     /// What the host has proved to know with the connection that is served from here on; nothing, as long as this is not
@@ -124,7 +132,8 @@ impl Attachment {
         let old = self.luns.take();
         let (mut new, mut absent) = (Vec::new(), Vec::new());
         let mut changed = false;
-        for (index, volume) in luns {
+        let only = self.only.get();
+        for (index, volume) in luns.iter().filter(|(n, _)| only.is_none_or(|o| o == *n)) {
             let Some(lun) = Lun::from_index(*index) else { continue };
             let Some(unit) = units.get(volume) else {
                 absent.push(lun);

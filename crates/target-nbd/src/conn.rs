@@ -14,7 +14,7 @@ use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{
-    LocalFuture, WaitChannel, contained_future, run_async, sleep, spawn_task, unless,
+    LocalFuture, TaskId, WaitChannel, call, contained_future, run_async, sleep, spawn_task, unless,
 };
 use weir_stream::{Piece, Stream, WouldBlock};
 use weir_target_core::{Attached, Attachment, ChannelLine, Link, Seat};
@@ -40,6 +40,8 @@ struct Reply {
 /// One of the requests with memory of their own.
 struct Large {
     port: Rc<Port>,
+    /// Whoever keeps it for too long loses its connection.
+    watch: Cell<Option<TaskId>>,
     /// That of its host.
     own: Rc<WaitChannel>,
 }
@@ -48,6 +50,9 @@ impl Drop for Large {
     fn drop(&mut self) {
         self.port.large.signal();
         self.own.signal();
+        if let Some(watch) = self.watch.take() {
+            weir_reactor::cancel(watch);
+        }
     }
 }
 
@@ -55,15 +60,15 @@ impl Drop for Large {
 enum Memory {
     Buffer(Slice),
     Large(Slice, Rc<Large>),
-    /// It wants more than there may be.
-    TooLong,
+    /// It ends in this error, whatever its data are.
+    None(u32),
 }
 
 impl Memory {
-    fn slice(&self) -> Option<&Slice> {
+    fn slice(&self) -> Result<&Slice, u32> {
         match self {
-            Memory::Buffer(s) | Memory::Large(s, _) => Some(s),
-            Memory::TooLong => None,
+            Memory::Buffer(s) | Memory::Large(s, _) => Ok(s),
+            Memory::None(e) => Err(*e),
         }
     }
 }
@@ -91,6 +96,8 @@ pub(crate) struct Conn {
     view: Attachment,
     share: Share,
     slots: WaitChannel,
+    /// A request waits for its place or memory.
+    waits: Cell<bool>,
     replies: RefCell<VecDeque<Reply>>,
     /// Bytes of the first of them that have gone.
     gone: Cell<usize>,
@@ -128,6 +135,7 @@ impl Conn {
             view: Attachment::new(nexus, who, id, shared.relative),
             share: port.pool.share(&account),
             slots: WaitChannel::new(DEPTH),
+            waits: Cell::new(false),
             replies: RefCell::default(),
             gone: Cell::new(0),
             queued: Cell::new(0),
@@ -142,6 +150,7 @@ impl Conn {
             me: me.clone(),
         });
         conn.view.set_link(conn.me.clone());
+        conn.view.look_at_only(g.lun);
         port.add(&conn);
         spawn_task(conn.live(g.rest));
     }
@@ -170,6 +179,37 @@ impl Conn {
         self.view.leave();
     }
 
+    /// The host sees it, and it is not there (yet).
+    pub(crate) fn is_absent(&self) -> bool {
+        self.view.is_absent(self.lun)
+    }
+
+    /// Waits, or until nobody is there to be answered.
+    pub(crate) async fn pause(&self, time: Nanos) {
+        unless(self.halt.wait(), sleep(time)).await;
+    }
+
+    /// If its client is gone, what has not begun never will, and others wait for what has.
+    pub(crate) fn part_if_gone(&self) {
+        if self.stream.has_ended() {
+            self.end("its host is here anew");
+            self.view.leave();
+        }
+    }
+
+    /// Waits until connections of the same host whose clients have gone, as far as is known, have parted from the unit: what they
+    /// left and has not begun would come upon what this one writes.
+    async fn after_former(&self) {
+        let (target, who) = (self.port.shared.spread.id(), self.initiator);
+        for reactor in self.port.shared.spread.reactors() {
+            let part = move || async move {
+                let conns = Port::local(target).map(|p| p.conns()).unwrap_or_default();
+                conns.iter().filter(|c| c.initiator == who).for_each(|c| c.part_if_gone());
+            };
+            call(&reactor, part).await;
+        }
+    }
+
     /// Looks at the access map, if that has changed.
     pub(crate) fn look(&self) {
         self.view.refresh(&self.port.shared.access, &self.port.units);
@@ -181,7 +221,7 @@ impl Conn {
 
     /// A command waits for a place or a buffer.
     pub(crate) fn waits(&self) -> bool {
-        self.slots.waiting() > 0
+        self.waits.get()
     }
 
     pub(crate) fn line(&self) -> ChannelLine {
@@ -219,6 +259,7 @@ impl Conn {
         shared.spread.counts().logged_in(&host, &self.peer);
         tracing::info!(peer = %self.peer, %host, "connection in service");
         let sender = spawn_task(self.clone().send());
+        unless(self.halt.wait(), self.after_former()).await;
         let served = contained_future(pin!(self.clone().receive(rest))).await;
         match served {
             Ok(Last::Broken) => {}
@@ -285,7 +326,7 @@ impl Conn {
                     }
                     Some(Item::Data(d)) => {
                         let Some((_, memory, filled)) = &mut write else { continue };
-                        if let Some(m) = memory.slice() {
+                        if let Ok(m) = memory.slice() {
                             m.write_at(*filled, d);
                         }
                         *filled += d.len();
@@ -304,6 +345,8 @@ impl Conn {
             let next = unless(self.halt.wait(), self.stream.receive_some(&mut staging)).await;
             match next {
                 Some(Ok(n)) if n > 0 => {
+                    // Others have their turn, however much is there.
+                    run_async().await;
                     have.clear();
                     have.extend_from_slice(&staging[..n]);
                 }
@@ -318,39 +361,48 @@ impl Conn {
 
     /// Waits for a place for a request, and for memory for its data. `None`: the connection ends.
     async fn memory(&self, r: &Request) -> Option<Memory> {
+        self.waits.set(true);
         let wait = async {
             self.slots.wait().await;
             let has_data = matches!(r.op, Op::Read | Op::Write { .. });
             match r.len as usize {
                 n if n == 0 || !has_data => Memory::Buffer(Slice::heap(1).sub(0, 0)),
                 n if n <= self.share.max_len() => Memory::Buffer(self.share.alloc(n).await),
-                n if r.len <= LONGEST => {
+                _ if r.len > LONGEST => Memory::None(error::EOVERFLOW),
+                _ if !self.has(r) => Memory::None(error::EINVAL),
+                n => {
                     // One of each host, so that one that stands still has not all.
                     let own = self.port.large_of(self.initiator);
                     let turn = own.acquire(1).await;
                     self.port.large.wait().await;
                     turn.forget();
-                    let large = Rc::new(Large { port: self.port.clone(), own: own.clone() });
-                    self.watch(&large);
-                    Memory::Large(Slice::heap(n).sub(0, n), large)
+                    let watch = Cell::new(Some(self.watch()));
+                    let large = Large { port: self.port.clone(), own: own.clone(), watch };
+                    Memory::Large(Slice::heap(n).sub(0, n), Rc::new(large))
                 }
-                _ => Memory::TooLong,
             }
         };
-        unless(self.halt.wait(), wait).await
+        let memory = unless(self.halt.wait(), wait).await;
+        self.waits.set(false);
+        memory
     }
 
     /// Whoever keeps scarce memory for too long loses its connection.
-    fn watch(&self, large: &Rc<Large>) {
-        let (me, large) = (self.me.clone(), Rc::downgrade(large));
+    fn watch(&self) -> TaskId {
+        let me = self.me.clone();
         spawn_task(async move {
             sleep(LARGE_PATIENCE).await;
-            if let Some(me) = me.upgrade()
-                && large.strong_count() > 0
-            {
+            if let Some(me) = me.upgrade() {
                 me.abort("a large request has not come to its end");
             }
-        });
+        })
+    }
+
+    /// Whether the volume has what a request is about.
+    fn has(&self, r: &Request) -> bool {
+        let end = r.at.checked_add(u64::from(r.len));
+        let len = self.export().map_or(0, |a| a.len(self.nexus()));
+        end.is_some_and(|end| end <= len)
     }
 
     /// Starts a request, which has its place.
@@ -360,8 +412,8 @@ impl Conn {
         self.commands.set(self.commands.get() + 1);
         spawn_task(async move {
             let done = match memory.slice() {
-                None => Err(error::EOVERFLOW),
-                Some(m) => match contained_future(pin!(me.execute(&r, m))).await {
+                Err(e) => Err(e),
+                Ok(m) => match contained_future(pin!(me.execute(&r, m))).await {
                     Ok(done) => done,
                     Err(p) => {
                         me.port.shared.spread.broke(&me.peer, &p);
@@ -373,7 +425,7 @@ impl Conn {
             let (memory, large) = match memory {
                 Memory::Buffer(s) => (Some(s), None),
                 Memory::Large(s, large) => (Some(s), Some(large)),
-                Memory::TooLong => (None, None),
+                Memory::None(_) => (None, None),
             };
             let data = memory.filter(|_| done.is_ok() && r.op == Op::Read && r.len > 0);
             let head = reply(r.cookie, done.err().unwrap_or(0));

@@ -2,13 +2,19 @@
 
 use crate::conn::Conn;
 use std::rc::Rc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_mem::Slice;
 use weir_proto_nbd::{Op, Request};
+use weir_reactor::now;
 use weir_target_core::{Attached, End, Pass, Refusal};
 
 /// Bytes of a request, at most: what clients send that were not told of a limit (NBD protocol, "Block size constraints").
 pub(crate) const LONGEST: u32 = 32 << 20;
+
+/// How long a request is tried that may work later.
+const PATIENCE: Nanos = 30 * SECONDS;
+/// How long it waits in between.
+const PAUSE: Nanos = 20 * MILLIS;
 
 /// Error numbers of the protocol ("Error values").
 pub(crate) mod error {
@@ -26,6 +32,8 @@ use error::*;
 enum Stop {
     /// It asks for admission anew.
     Again,
+    /// It may work in a while: clients have no word for that.
+    Later(u32),
     /// It has failed.
     Failed(u32),
 }
@@ -45,6 +53,7 @@ fn refusal(r: Refusal) -> Stop {
         // Another host has reserved it, or nobody may write.
         Refusal::Reserved | Refusal::ReadOnly => EPERM,
         Refusal::Gone => ESHUTDOWN,
+        Refusal::NotReady => return Stop::Later(EIO),
         _ => EIO,
     })
 }
@@ -56,6 +65,7 @@ fn io(done: IoResult) -> Result<(), Stop> {
             IoError::ReadOnly => EPERM,
             IoError::OutOfRange => EINVAL,
             IoError::Unsupported => ENOTSUP,
+            IoError::Busy | IoError::Path | IoError::Aborted => return Stop::Later(EIO),
             _ => EIO,
         })
     })
@@ -65,23 +75,30 @@ impl Conn {
     /// Runs a request to its end. Gives the data of a read, or an error of the protocol. `data`: memory for those of a read, and
     /// what a write brings.
     pub(crate) async fn execute(&self, r: &Request, data: &Slice) -> Result<(), u32> {
+        let began = now();
         loop {
             if self.is_over() {
                 // Nobody hears of it.
                 return Err(ESHUTDOWN);
             }
             self.look();
-            let Some(a) = self.export() else { return Err(ESHUTDOWN) };
-            match self.act(&a, r, data).await {
+            let done = match self.export() {
+                Some(a) => self.act(&a, r, data).await,
+                None if self.is_absent() => Err(Stop::Later(ESHUTDOWN)),
+                None => Err(Stop::Failed(ESHUTDOWN)),
+            };
+            match done {
                 Ok(()) => return Ok(()),
                 Err(Stop::Failed(e)) => return Err(e),
                 Err(Stop::Again) => {}
+                Err(Stop::Later(e)) if now() - began >= PATIENCE => return Err(e),
+                Err(Stop::Later(_)) => self.pause(PAUSE).await,
             }
         }
     }
 
     async fn act(&self, a: &Rc<Attached>, r: &Request, data: &Slice) -> Result<(), Stop> {
-        let writes = matches!(r.op, Op::Write { .. } | Op::Trim | Op::WriteZeroes { .. });
+        let writes = matches!(r.op, Op::Write { .. } | Op::Trim { .. } | Op::WriteZeroes { .. });
         let durable = a.admit_block(self.nexus(), writes).map_err(refusal)?;
         let (at, len) = (r.at, u64::from(r.len));
         let end = at.checked_add(len).filter(|end| *end <= a.len(self.nexus()));
@@ -92,8 +109,13 @@ impl Conn {
             return Err(Stop::Failed(if writes { ENOSPC } else { EINVAL }));
         }
         // What may be given back is what whole blocks are within.
-        let exact = ranged && r.op != Op::Trim;
+        let exact = ranged && !matches!(r.op, Op::Trim { .. });
         if exact && !(at | len).is_multiple_of(block) {
+            return Err(Stop::Failed(EINVAL));
+        }
+        // A volume that has grown since memory was taken.
+        let has_data = matches!(r.op, Op::Read | Op::Write { .. });
+        if has_data && data.len() as u64 != len {
             return Err(Stop::Failed(EINVAL));
         }
         let pass = a.pass();
@@ -110,14 +132,14 @@ impl Conn {
                 let _inside = pass.begin_flush().await?;
                 flush(&pass).await
             }
-            Op::Trim => {
+            Op::Trim { fua } => {
                 let (first, last) = (at.next_multiple_of(block), (at + len) / block * block);
                 if first >= last {
                     return Ok(());
                 }
                 let _writing = pass.begin_write(first, last - first).await?;
                 io(volume.discard(first, last - first).await)?;
-                if durable { flush(&pass).await } else { Ok(()) }
+                if fua || durable { flush(&pass).await } else { Ok(()) }
             }
             Op::WriteZeroes { fua, unmap } if len > 0 => {
                 let _writing = pass.begin_write(at, len).await?;
@@ -133,5 +155,9 @@ impl Conn {
 async fn flush(pass: &Pass) -> Result<(), Stop> {
     let done = pass.flush().await;
     pass.told();
-    io(done)
+    // Never tried again: a device that has lost what it had taken says so once.
+    io(done).map_err(|e| match e {
+        Stop::Later(e) => Stop::Failed(e),
+        other => other,
+    })
 }

@@ -77,6 +77,13 @@ impl Guest<'_> {
         Some((*lun, naa, export))
     }
 
+    /// The map shows it such a volume, which is not there (yet): its pool is being opened, say.
+    fn is_absent(&self, name: &str) -> bool {
+        let all = self.rule().map(|h| h.luns).unwrap_or_default();
+        let is_it = |v: &str| v == name || name.is_empty();
+        all.iter().any(|(_, v)| is_it(v) && self.port.units.get(v).is_none())
+    }
+
     fn refused(&self, why: &str) {
         let who = std::net::Ipv6Addr::from(self.initiator).to_canonical();
         self.port.shared.spread.counts().refused(self.peer, &who, &why);
@@ -118,8 +125,12 @@ async fn talk(who: &Guest<'_>, stream: &dyn Stream) -> Option<Greeted> {
             }
             Step::Export { name, go } => {
                 let found = who.find(&name);
-                if found.is_none() {
-                    who.refused(&format!("it sees no volume `{}`", name.escape_debug()));
+                if go && found.is_none() {
+                    if who.is_absent(&name) {
+                        // It may come anew: that there is no such export would be final.
+                        return None;
+                    }
+                    who.refused("it sees no volume of the name that it asked for");
                 }
                 let shared = &who.port.shared;
                 let seat = || {

@@ -236,6 +236,14 @@ impl TcpStream {
         u64::try_from(n).unwrap_or(0)
     }
 
+    /// The peer has ended its direction, or the connection is broken, whatever is yet to be received.
+    pub fn has_ended(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one structure, which outlives the call; it does not wait.
+        let n = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        n > 0 && poll.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    }
+
     /// Ends both directions at once: what the kernel still has to send is dropped, and the peer is told by a reset.
     pub fn abort(&self) {
         // SAFETY: an all-zero address is one of family AF_UNSPEC, by which Linux dissolves a connection.

@@ -82,6 +82,10 @@ impl Stream for Socket {
         self.tcp.unacknowledged()
     }
 
+    fn has_ended(&self) -> bool {
+        self.tcp.has_ended()
+    }
+
     fn peer(&self) -> Option<SocketAddr> {
         self.tcp.peer_addr()
     }

@@ -255,7 +255,7 @@ impl<D: Disk> Queue<D> {
                 Some(buf) => self.enqueue(request, Some(buf)),
                 None => self.refuse(request, libc::EINVAL),
             },
-            Op::Flush | Op::Trim | Op::WriteZeroes { .. } => self.enqueue(request, None),
+            Op::Flush | Op::Trim { .. } | Op::WriteZeroes { .. } => self.enqueue(request, None),
             Op::Unknown(_) => self.refuse(request, libc::EOPNOTSUPP),
         }
         Ok(())
@@ -293,7 +293,7 @@ impl<D: Disk> Queue<D> {
             (Op::Read, Some(buf)) => disk.run(&Request::Read { at, buf }).await,
             (Op::Write { fua }, Some(buf)) => disk.run(&Request::Write { at, buf, fua }).await,
             (Op::Flush, _) => disk.run(&Request::Flush).await,
-            (Op::Trim, _) => disk.run(&Request::Discard { at, len: range }).await,
+            (Op::Trim { .. }, _) => disk.run(&Request::Discard { at, len: range }).await,
             (Op::WriteZeroes { fua, unmap }, _) => {
                 let zeroed = disk.run(&Request::WriteZeroes { at, len: range, unmap }).await;
                 match zeroed {

@@ -122,7 +122,7 @@ fn a_driver_gets_what_it_wrote() {
                     0..3 => Op::Read,
                     3..6 => Op::Write { fua },
                     6 => Op::WriteZeroes { fua, unmap },
-                    _ => Op::Trim,
+                    _ => Op::Trim { fua: false },
                 };
                 sent += 1;
                 let request = Wire { op, cookie: cookie(sent), at: start, len };
@@ -188,7 +188,7 @@ fn what_cannot_be_done_is_answered() {
         assert_eq!(ask(5, Op::Write { fua: false }, 100, 512), 22, "not in whole blocks");
         assert_eq!(ask(6, Op::Read, 0, 0), 22);
         assert_eq!(ask(7, Op::Unknown(9), 0, 512), 95);
-        assert_eq!(ask(8, Op::Trim, 0, u32::MAX), 22);
+        assert_eq!(ask(8, Op::Trim { fua: false }, 0, u32::MAX), 22);
         socket.write_all(&[0xff; 28]).expect("taken");
         assert_eq!(socket.read(&mut [0]).expect("the end"), 0);
     };

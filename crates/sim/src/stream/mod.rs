@@ -88,6 +88,10 @@ impl Stream for SimStream {
         self.pipe.unacknowledged(self.side)
     }
 
+    fn has_ended(&self) -> bool {
+        self.pipe.has_ended(self.side)
+    }
+
     fn peer(&self) -> Option<SocketAddr> {
         self.pipe.peer(self.side)
     }

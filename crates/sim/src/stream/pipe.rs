@@ -255,6 +255,13 @@ impl Pipe {
         self.ends[side].in_flight()
     }
 
+    /// What ends it has arrived, if not behind everything before it.
+    pub(super) fn has_ended(&self, side: usize) -> bool {
+        let end = &self.ends[side];
+        let is_end = |s: &Segment| matches!(s, Segment::Fin | Segment::Reset);
+        end.ended.get() || end.error.get().is_some() || end.arrived.borrow().iter().any(is_end)
+    }
+
     pub(super) fn peer(&self, side: usize) -> Option<SocketAddr> {
         let end = &self.ends[side];
         (end.error.get().is_none() && end.is_open()).then_some(self.ends[1 - side].addr)

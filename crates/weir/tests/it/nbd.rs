@@ -4,8 +4,6 @@ use crate::common::{Daemon, noise};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -67,7 +65,7 @@ impl Client {
         }
     }
 
-    fn send(&mut self, op: u16, flags: u16, at: u64, len: u32, data: &[u8]) {
+    fn request(op: u16, flags: u16, at: u64, len: u32, data: &[u8]) -> Vec<u8> {
         let mut m = 0x2560_9513u32.to_be_bytes().to_vec();
         m.extend(flags.to_be_bytes());
         m.extend(op.to_be_bytes());
@@ -75,8 +73,12 @@ impl Client {
         m.extend(at.to_be_bytes());
         m.extend(len.to_be_bytes());
         m.extend(data);
+        m
+    }
+
+    fn send(&mut self, op: u16, flags: u16, at: u64, len: u32, data: &[u8]) {
         // Of one that has been closed the reply does not come.
-        let _ = self.s.write_all(&m);
+        let _ = self.s.write_all(&Client::request(op, flags, at, len, data));
     }
 
     /// The error of the next reply, and its cookie.
@@ -278,6 +280,7 @@ fn peers_that_lie_or_stand_still_keep_nobody_out() {
 }
 
 /// Whoever reads on and on from one volume is not cut off when another one is taken from its host.
+/// Also of a client that takes nothing for longer than a fence waits.
 #[test]
 fn a_busy_connection_outlives_a_fence_of_another_volume() {
     let (d, at) = nbd("nbd-fence");
@@ -287,28 +290,15 @@ fn a_busy_connection_outlives_a_fence_of_another_volume() {
     d.ok("map create all a");
     d.ok("map create all b");
     let mut c = Client::go(&at, "a").unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let reader = std::thread::spawn({
-        let stop = stop.clone();
-        move || {
-            let (mut buf, mut left) = (vec![0; MIB], 32);
-            (0..left).for_each(|_| c.send(0, 0, 0, MIB as u32, &[]));
-            while left > 0 {
-                assert_eq!(c.reply().0, 0);
-                c.s.read_exact(&mut buf).unwrap();
-                match stop.load(Ordering::Relaxed) {
-                    true => left -= 1,
-                    false => c.send(0, 0, 0, MIB as u32, &[]),
-                }
-            }
-        }
-    });
+    (0..32).for_each(|_| c.send(0, 0, 0, MIB as u32, &[]));
     std::thread::sleep(Duration::from_millis(300));
     d.ok("map delete all b --force");
-    // Longer than a fence waits for a host that receives nothing.
     std::thread::sleep(Duration::from_secs(3));
-    stop.store(true, Ordering::Relaxed);
-    reader.join().expect("it was answered all the time");
+    let mut buf = vec![0; MIB];
+    for _ in 0..32 {
+        assert_eq!(c.reply().0, 0);
+        c.s.read_exact(&mut buf).unwrap();
+    }
     assert!(Client::go(&at, "b").is_none());
 }
 
@@ -332,6 +322,49 @@ fn what_a_client_leaves_with_a_device_comes_before_what_its_next_life_writes() {
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(1950), "{took:?}: it did not wait for the first one");
     assert_eq!(next.read(0, 4096).unwrap(), [2; 4096]);
+}
+
+/// A request that waits for its place in the life that is over is never begun: a killed client's end is behind what it sent.
+#[test]
+fn what_a_killed_client_has_queued_never_begins_beside_its_next_life() {
+    let (d, at) = nbd("nbd-queued");
+    volume(&d, "v", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.ok("layer insert v delay time=1s ops=write --name slow --force");
+    let mut first = Client::go(&at, "v").unwrap();
+    // One more than there are places beside those of other blocks, and one behind it.
+    first.send(1, 0, 1 << 20, 512, &[1; 512]);
+    std::thread::sleep(Duration::from_millis(100));
+    let mut all = Vec::new();
+    for n in 1..64 {
+        all.extend(Client::request(1, 0, (1 << 20) + n * 512, 512, &[1; 512]));
+    }
+    all.extend(Client::request(1, 0, 0, 512, &[1; 512]));
+    all.extend(Client::request(1, 0, 2 << 20, 512, &[1; 512]));
+    first.s.write_all(&all).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    drop(first);
+    let mut next = Client::go(&at, "v").unwrap();
+    assert_eq!(next.write(0, &[2; 512]), 0);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(next.read(0, 512).unwrap(), [2; 512]);
+}
+
+#[test]
+fn what_may_work_later_is_tried_again() {
+    let (d, at) = nbd("nbd-later");
+    volume(&d, "v", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let mut c = Client::go(&at, "v").unwrap();
+    d.ok("layer insert v fault error=busy count=3 ops=write --name f --force");
+    assert_eq!(c.write(0, &[2; 512]), 0);
+    // What a device says of its medium is final.
+    d.ok("layer remove v f");
+    d.ok("layer insert v fault error=medium count=1 ops=write --name f --force");
+    assert_eq!(c.write(0, &[3; 512]), 5);
+    assert_eq!(c.read(0, 512).unwrap(), [2; 512]);
 }
 
 #[test]
