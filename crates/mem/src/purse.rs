@@ -55,6 +55,16 @@ pub struct Lent {
     of: Purse,
 }
 
+impl Lent {
+    /// Keeps only its first `len` bytes.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    pub fn narrow(&mut self, len: usize) {
+        self.slice.narrow(0, len);
+    }
+}
+
 impl Deref for Lent {
     type Target = Slice;
     #[inline]

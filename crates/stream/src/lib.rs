@@ -78,6 +78,9 @@ pub trait Stream {
     /// The peer's address; `None` when it is gone.
     fn peer(&self) -> Option<SocketAddr>;
 
+    /// Our own address, by which the peer has come; `None` when that is not known.
+    fn local(&self) -> Option<SocketAddr>;
+
     /// Makes it ready to go to another reactor. Nobody waits for it or watches it.
     fn part(self: Box<Self>) -> Box<dyn Parted>;
 }

@@ -50,6 +50,14 @@ pub struct AccessMap {
     pub hosts: Vec<HostRule>,
 }
 
+/// How the access map names an iSCSI initiator: by its name, and with NULs behind it where that is shorter than 17 bytes, so
+/// that it is never taken for a port of 16 bytes.
+pub fn initiator_key(name: &str) -> Vec<u8> {
+    let mut key = name.as_bytes().to_vec();
+    key.resize(key.len().max(17), 0);
+    key
+}
+
 /// What the writer of a host with a name begins with.
 pub(crate) const NAMED: &str = "host ";
 

@@ -36,7 +36,7 @@ mod turn;
 mod unit;
 mod vital;
 
-pub use access::{Access, AccessMap, HostRule, Secret};
+pub use access::{Access, AccessMap, HostRule, Secret, initiator_key};
 pub use at_once::AtOnce;
 pub use attachment::Attachment;
 pub use block_door::{CompareGuard, Refusal, WriteGuard};

@@ -255,6 +255,11 @@ impl TcpStream {
         self.shutdown(true);
     }
 
+    /// Our own address; `None` if it is gone.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.0.local_addr().ok()
+    }
+
     /// The peer's address; `None` if it is gone.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.0.peer_addr().ok()

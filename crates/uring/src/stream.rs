@@ -90,6 +90,10 @@ impl Stream for Socket {
         self.tcp.peer_addr()
     }
 
+    fn local(&self) -> Option<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
     fn part(self: Box<Self>) -> Box<dyn Parted> {
         Box::new(self.tcp)
     }

@@ -240,12 +240,13 @@ impl Model {
         }
         let transport = match (spec.protocol, spec.transport) {
             // The default of the file is for RDMA.
-            (Protocol::Nbd, Transport::Iwarp | Transport::Tcp) => Transport::Tcp,
+            (Protocol::Nbd | Protocol::Iscsi, Transport::Iwarp | Transport::Tcp) => Transport::Tcp,
             (Protocol::Srp | Protocol::Brp, t @ (Transport::Iwarp | Transport::Verbs)) => t,
-            (Protocol::Nbd, Transport::Verbs) => {
-                let what = format!("target `{}` cannot speak NBD over RDMA", spec.name);
+            (protocol @ (Protocol::Nbd | Protocol::Iscsi), Transport::Verbs) => {
+                let short = if protocol == Protocol::Nbd { "NBD" } else { "iSCSI" };
+                let what = format!("target `{}` cannot speak {short} over RDMA", spec.name);
                 return Err(Error::new(Code::InvalidRequest, what)
-                    .because("NBD goes by TCP")
+                    .because(format!("{short} goes by TCP"))
                     .hint("use transport = \"tcp\", or leave it out"));
             }
             (Protocol::Srp | Protocol::Brp, Transport::Tcp) => {

@@ -477,6 +477,8 @@ pub enum Protocol {
     Brp,
     /// The network block device protocol, over TCP.
     Nbd,
+    /// iSCSI, over TCP.
+    Iscsi,
 }
 
 /// What a target port does about MPA's CRC (RFC 5044 section 4.4).

@@ -96,6 +96,10 @@ impl Stream for SimStream {
         self.pipe.peer(self.side)
     }
 
+    fn local(&self) -> Option<SocketAddr> {
+        self.pipe.local(self.side)
+    }
+
     fn part(self: Box<Self>) -> Box<dyn Parted> {
         setup::part(*self)
     }

@@ -267,6 +267,11 @@ impl Pipe {
         (end.error.get().is_none() && end.is_open()).then_some(self.ends[1 - side].addr)
     }
 
+    /// Its own address.
+    pub(super) fn local(&self, side: usize) -> Option<SocketAddr> {
+        self.ends.get(side).map(|e| e.addr)
+    }
+
     /// Its process lets go of it.
     pub(super) fn close(self: &Rc<Self>, side: usize) {
         let end = &self.ends[side];

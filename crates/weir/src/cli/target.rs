@@ -74,12 +74,18 @@ fn fabric(t: &TargetPort) -> &'static str {
         (Protocol::Brp, Transport::Verbs) => "verbs (brp)",
         (Protocol::Brp, _) => "iwarp (brp)",
         (Protocol::Nbd, _) => "tcp (nbd)",
+        (Protocol::Iscsi, _) => "tcp (iscsi)",
     }
 }
 
 /// The line that a Linux host writes to `/sys/class/infiniband_srp/srp-DEVICE-PORT/add_target`.
 pub(crate) fn add_target_line(target: &TargetPort, address: &str) -> String {
     format!("id_ext={},ioc_guid={},dest={address}", target.id_ext, target.ioc_guid)
+}
+
+/// The name of an iSCSI port, by its identifier.
+fn iscsi_name(t: &TargetPort) -> String {
+    format!("{}{}{}", weir_target_iscsi::NAMES, t.id_ext, t.ioc_guid)
 }
 
 fn details(t: &TargetPort, port: &PortLive) -> String {
@@ -111,6 +117,15 @@ fn details(t: &TargetPort, port: &PortLive) -> String {
         text.push_str("\nEach volume that a host's address sees is an export of its name:\n");
         for address in listening {
             text.push_str(&format!("  nbdinfo --list nbd://{address}\n"));
+        }
+        return text;
+    }
+    if t.protocol == Protocol::Iscsi {
+        let name = iscsi_name(t);
+        text.push_str(&format!("\nIts iSCSI name is {name}. To attach a Linux host:\n"));
+        for address in listening {
+            text.push_str(&format!("  iscsiadm -m discovery -t sendtargets -p {address}\n"));
+            text.push_str(&format!("  iscsiadm -m node -T {name} -p {address} --login\n"));
         }
         return text;
     }

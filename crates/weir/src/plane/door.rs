@@ -13,6 +13,7 @@ pub(crate) fn open(protocol: Protocol, port: PortSpec) -> Door {
         Protocol::Srp => weir_target_srp::open(port),
         Protocol::Brp => weir_target_brp::open(port),
         Protocol::Nbd => weir_target_nbd::open(port),
+        Protocol::Iscsi => weir_target_iscsi::open(port),
     }
 }
 

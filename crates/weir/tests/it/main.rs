@@ -27,6 +27,7 @@ mod growing_down;
 mod hidden;
 mod hung;
 mod import;
+mod iscsi;
 mod late_data;
 mod layers;
 mod left_out;

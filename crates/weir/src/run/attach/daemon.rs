@@ -73,8 +73,8 @@ pub(super) fn addresses(client: &Client, signals: &Signals) -> Result<Addresses>
             match target.protocol {
                 Protocol::Brp => found.brp.push(local(at)),
                 Protocol::Srp => found.srp.push(local(at)),
-                // The kernel's own client has that.
-                Protocol::Nbd => {}
+                // The kernel's own clients have those.
+                Protocol::Nbd | Protocol::Iscsi => {}
             }
         }
     }

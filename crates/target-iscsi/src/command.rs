@@ -1,0 +1,288 @@
+//! One command against its unit: its data, and its status.
+
+use crate::conn::Conn;
+use crate::send::Data;
+use crate::task::Task;
+use std::pin::pin;
+use std::rc::Rc;
+use weir_mem::{Lent, Slice};
+use weir_proto_iscsi::bhs::{Response, Stat, op};
+use weir_proto_iscsi::sequence::{Outgoing, Residual};
+use weir_proto_scsi::sense::SENSE_LEN_MAX;
+use weir_proto_scsi::status::Status;
+use weir_reactor::{contained_future, spawn_task, unless};
+use weir_target_core::{End, Outcome, Pass, Stop, Transfer, Whom, execute_unmapped};
+
+/// Commands that take their first buffer for the first of their data, and for nothing before that: WRITE of any length, COMPARE
+/// AND WRITE.
+const WRITES: [u8; 5] = [0x0a, 0x2a, 0x8a, 0xaa, 0x89];
+
+/// The command could not be carried out by the target (RFC 7143 11.4.3).
+const TARGET_FAILURE: u8 = 1;
+
+/// A Data-In PDU that waits to know whether it is the last one.
+struct Held {
+    head: Response,
+    data: Slice,
+}
+
+/// A command's data on their way.
+struct Moves<'a> {
+    task: &'a Rc<Task>,
+    outgoing: Outgoing,
+    held: Option<Held>,
+    r2t_sn: u32,
+}
+
+impl Conn {
+    /// Begins a command whose turn has come.
+    pub(crate) fn begin(self: &Rc<Self>, t: Rc<Task>) {
+        self.look();
+        // Here, so that task management that comes next finds it.
+        let pass = self.view.find(t.lun).map(|a| a.pass_of(t.itt.into()));
+        t.begun.set(true);
+        let me = self.clone();
+        spawn_task(async move {
+            if let Err(p) = contained_future(pin!(me.run(&t, pass))).await {
+                me.port.shared.spread.broke(&me.peer, &p);
+                me.abort("an error of this program");
+            }
+            me.forget(&t);
+        });
+    }
+
+    async fn run(self: &Rc<Self>, t: &Rc<Task>, mut pass: Option<Pass>) {
+        let mut moves = Moves { task: t, outgoing: Outgoing::default(), held: None, r2t_sn: 0 };
+        let result = match &mut pass {
+            _ if t.stopped() => Err(Stop),
+            Some(p) => p.execute(&self.view, t.cdb(), &mut moves).await,
+            None => {
+                let identity = &self.port.shared.identity;
+                execute_unmapped(&self.view, identity, &self.port.pool, t.lun, t.cdb(), &mut moves)
+                    .await
+            }
+        };
+        t.needs_no_more();
+        let mut over = false;
+        if let Ok(o) = &result
+            && !o.abort_tasks_of.is_empty()
+            && let Some(p) = pass.take()
+        {
+            // It is done itself, and must not be waited for by those that it waits for.
+            let aside = p.aside();
+            t.waits.set(true);
+            t.ended.signal_all();
+            let by = self.nexus();
+            aside.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
+            let p = aside.back();
+            over = matches!(p.end(), Some(End::Aborted(_) | End::Gone));
+            pass = Some(p);
+        }
+        match result {
+            _ if t.stopped() || over => self.in_silence(t, pass.as_ref()),
+            Ok(o) => {
+                moves.respond(&o);
+                if let Some(p) = pass {
+                    p.told();
+                }
+            }
+            // Its data could not be moved though nobody stopped it.
+            Err(_) if pass.as_ref().is_none_or(|p| p.end().is_none()) => {
+                let r = Response::scsi(t.itt, 0, Residual::None, 0).with(2, &[TARGET_FAILURE]);
+                self.send_out(r, Data::Bytes(Vec::new()), t.place.take(), None);
+            }
+            Err(_) => self.in_silence(t, pass.as_ref()),
+        }
+    }
+
+    /// The command is over without a response, but for one that another nexus has aborted where the control mode page wants its
+    /// host to be told (TAS).
+    fn in_silence(&self, t: &Task, pass: Option<&Pass>) {
+        let tas = !t.stopped()
+            && pass.is_some_and(|p| match p.end() {
+                Some(End::Aborted(by)) if by != self.nexus() => {
+                    p.unit().shared().with(|s| s.task_aborted_status())
+                }
+                _ => false,
+            });
+        if tas {
+            let r = Response::scsi(t.itt, Status::TaskAborted.code(), Residual::None, 0);
+            self.send_out(r, Data::Bytes(Vec::new()), t.place.take(), None);
+        } else {
+            drop(t.place.take());
+            self.tell_window();
+        }
+    }
+}
+
+impl Moves<'_> {
+    /// Sends what was held back: it is not the last one.
+    fn let_go(&mut self, last: bool) {
+        if let Some(mut h) = self.held.take() {
+            if last {
+                h.head.bhs[1] |= 0x80;
+            }
+            self.task.conn.send_out(h.head, Data::Slice(h.data), None, None);
+        }
+    }
+
+    fn respond(&mut self, o: &Outcome) {
+        let t = self.task;
+        let (command, expected, moved) = match t.out_len {
+            0 if o.command_out > 0 => (o.command_out, 0, o.moved_out),
+            0 => (o.command_in, t.in_len, o.moved_in),
+            n => (o.command_out, n, o.moved_out),
+        };
+        let residual = Residual::new(command, expected, moved);
+        let good = o.status == Status::Good.code() && !o.has_sense() && t.out_len == 0;
+        if let Some(h) = self.held.take_if(|_| good) {
+            let head = h.head.and_good(residual);
+            return t.conn.send_out(head, Data::Slice(h.data), t.place.take(), None);
+        }
+        self.let_go(true);
+        let mut data = Vec::new();
+        if o.has_sense() {
+            let mut sense = [0; SENSE_LEN_MAX];
+            let n = o.encode_sense(&mut sense);
+            data.extend_from_slice(&(n as u16).to_be_bytes());
+            data.extend_from_slice(&sense[..n]);
+        }
+        let mut r = Response::scsi(t.itt, o.status, residual, data.len().saturating_sub(2));
+        r = r.with32(36, self.outgoing.count() + self.r2t_sn);
+        if t.out_len > 0 && t.in_len > 0 {
+            // The other direction of a bidirectional command (RFC 7143 11.4.5).
+            let back = Residual::new(o.command_in, t.in_len, o.moved_in);
+            r.bhs[1] |= back.flags() << 2;
+            r = r.with32(40, back.count());
+        }
+        t.conn.send_out(r, Data::Bytes(data), t.place.take(), None);
+    }
+
+    /// Unsolicited data that are at hand for `len` bytes from `at` on are put into `into`. Gives how many.
+    fn early(&self, at: u64, into: &Slice) -> usize {
+        let (have, early) = (u64::from(self.task.have.get()), self.task.early.borrow());
+        let Some(e) = early.as_ref().filter(|_| at < have) else { return 0 };
+        let n = ((have - at) as usize).min(into.len());
+        if e.as_ptr().wrapping_add(at as usize) != into.as_ptr() {
+            into.copy_from(0, e, at as usize, n);
+        }
+        n
+    }
+}
+
+impl Transfer for Moves<'_> {
+    fn out_len(&self) -> u64 {
+        self.task.out_len.into()
+    }
+
+    fn in_len(&self) -> u64 {
+        self.task.in_len.into()
+    }
+
+    fn immediate(&self) -> Option<Slice> {
+        None
+    }
+
+    fn needs_stable_data(&self) -> bool {
+        // What has a digest must not change behind it.
+        self.task.conn.params.get().digests.data
+    }
+
+    fn stopped(&self) -> bool {
+        self.task.stopped()
+    }
+
+    async fn halted(&self) {
+        self.task.halted().await;
+    }
+
+    async fn buffer(&mut self, len: usize) -> Result<Lent, Stop> {
+        self.let_go(false);
+        let (t, share) = (self.task, &self.task.conn.share);
+        let staged = t.staged.take();
+        if let Some(mut lent) = staged {
+            if lent.len() >= len && t.cdb().first().is_some_and(|op| WRITES.contains(op)) {
+                lent.narrow(len);
+                return Ok(lent);
+            }
+            // It is copied from there.
+            *t.staged.borrow_mut() = Some(lent);
+        } else {
+            // That was the command's own, which goes back now.
+            t.early.take();
+        }
+        if len > share.max_len() {
+            return Err(Stop);
+        }
+        if let Some(b) = t.purse.try_take(share, len) {
+            return Ok(b);
+        }
+        // Whoever holds a buffer never waits for another. What came is asked for again.
+        drop(t.staged.take());
+        drop(t.early.take());
+        let taken = unless(t.halted(), t.purse.take(share, len)).await;
+        taken.filter(|_| !t.stopped()).ok_or(Stop)
+    }
+
+    fn piece(&self, len: usize) -> usize {
+        match &*self.task.staged.borrow() {
+            Some(s) => len.min(s.len()),
+            None => self.task.conn.share.piece(len),
+        }
+    }
+
+    async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
+        let t = self.task;
+        while t.is_owed() {
+            if t.stopped() {
+                return Err(Stop);
+            }
+            t.came.wait().await;
+        }
+        let mut done = self.early(at, &into);
+        let most = t.conn.params.get().max_burst as usize;
+        while done < into.len() {
+            if t.stopped() {
+                return Err(Stop);
+            }
+            let n = (into.len() - done).min(most);
+            let (from, ttt) = (at as u32 + done as u32, t.conn.tag());
+            t.ask(ttt, from, into.sub(done, n));
+            let r2t = Response::r2t(t.itt, t.lun.0, ttt, self.r2t_sn, from, n as u32);
+            self.r2t_sn += 1;
+            t.conn.push(r2t, Vec::new());
+            while !t.is_answered() {
+                if t.stopped() {
+                    t.needs_no_more();
+                    return Err(Stop);
+                }
+                t.came.wait().await;
+            }
+            done += n;
+        }
+        if t.stopped() { Err(Stop) } else { Ok(()) }
+    }
+
+    async fn deliver(&mut self, at: u64, from: Slice) -> Result<(), Stop> {
+        let (t, params) = (self.task, self.task.conn.params.get());
+        let mut done = 0;
+        while done < from.len() {
+            if t.stopped() {
+                return Err(Stop);
+            }
+            self.let_go(false);
+            let d = self.outgoing.next(&params, (from.len() - done) as u32);
+            let offset = at as u32 + done as u32;
+            let head = Response::data_in(t.itt, d.data_sn, offset, d.len as usize, d.ends);
+            self.held = Some(Held { head, data: from.sub(done, d.len as usize) });
+            done += d.len as usize;
+        }
+        Ok(())
+    }
+}
+
+/// Answers a task management function.
+pub(crate) fn managed(conn: &Conn, itt: u32, code: u8, aside: crate::send::Aside) {
+    let r = Response::new(op::TASK_RESPONSE, 0x80, itt, Stat::Takes).with(2, &[code]);
+    conn.send_out(r, Data::Bytes(Vec::new()), None, Some(aside));
+}

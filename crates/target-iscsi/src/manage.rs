@@ -1,0 +1,166 @@
+//! Task management (RFC 7143 11.5, SAM-5 section 7), by the one fence.
+
+use crate::command::managed;
+use crate::conn::Conn;
+use crate::order::Work;
+use crate::receive::Last;
+use crate::task::Task;
+use std::pin::pin;
+use std::rc::Rc;
+use weir_base::{MILLIS, Nanos};
+use weir_proto_iscsi::bhs::{Request, task, task_response as answer};
+use weir_proto_scsi::lu::{Reset, UaScope};
+use weir_proto_scsi::lun::Lun;
+use weir_proto_scsi::sense::Sense;
+use weir_reactor::{contained_future, run_async, sleep, spawn_task, unless};
+use weir_target_core::{End, UnitShared, Whom};
+
+/// How often a reset that nobody waits for looks whether it is to end anything yet.
+const LOOK: Nanos = 100 * MILLIS;
+/// How often a reset that is over looks whether another one has ended what it was to end.
+const SOON: Nanos = 2 * MILLIS;
+
+/// A reset whose host is gone ends the SPC-2 reservation all the same. So only the last one of a unit has to go on.
+async fn go_on(unit: std::sync::Arc<UnitShared>, reset: Reset, over: impl Future<Output = ()>) {
+    let idle = async {
+        while unit.with(|s| s.reset_due()) == Some(reset) {
+            sleep(LOOK).await;
+        }
+    };
+    unless(idle, over).await;
+}
+
+impl Conn {
+    /// Begins a function whose turn has come.
+    pub(crate) async fn begin_to_manage(self: &Rc<Self>, r: Request) -> Result<(), Last> {
+        let aside = self.aside().await.ok_or(Last::Stopped)?;
+        let me = self.clone();
+        spawn_task(async move {
+            match contained_future(pin!(me.manage(&r))).await {
+                Ok(code) => managed(&me, r.itt(), code, aside),
+                Err(p) => {
+                    me.port.shared.spread.broke(&me.peer, &p);
+                    return me.abort("an error of this program");
+                }
+            }
+            if r.flags() & 0x7f == task::COLD_RESET {
+                // The session ends with it; the initiator logs in anew (RFC 7143 11.5.1).
+                me.end("a cold reset");
+            }
+        });
+        // It begins before what comes next.
+        run_async().await;
+        Ok(())
+    }
+
+    async fn manage(self: &Rc<Self>, r: &Request) -> u8 {
+        let function = r.flags() & 0x7f;
+        tracing::info!(peer = %self.peer, function, "task management");
+        self.port.shared.spread.counts().managed();
+        self.look();
+        let lun = Lun(r.lun());
+        match function {
+            task::ABORT_TASK => self.abort_task(r).await,
+            task::ABORT_TASK_SET | task::CLEAR_TASK_SET | task::LUN_RESET => {
+                self.on_unit(function, lun).await
+            }
+            // NORMACA is 0: there is never one to clear.
+            task::CLEAR_ACA => answer::COMPLETE,
+            task::WARM_RESET | task::COLD_RESET => {
+                // All units that the nexus sees: what it does not see is none of its business.
+                for lun in self.view.luns() {
+                    if self.on_unit(task::LUN_RESET, lun).await == answer::REJECTED {
+                        return answer::REJECTED;
+                    }
+                }
+                answer::COMPLETE
+            }
+            task::REASSIGN => answer::NO_REASSIGN,
+            _ => answer::UNSUPPORTED,
+        }
+    }
+
+    async fn abort_task(&self, r: &Request) -> u8 {
+        let tag = r.word20();
+        let found: Vec<_> = {
+            let all = self.tasks.borrow();
+            all.iter().filter(|t| t.itt == tag && !t.is_aborted()).cloned().collect()
+        };
+        if found.is_empty() {
+            // One that was sent and has not come counts as come and aborted (RFC 7143 11.5.1).
+            let skipped = self.window.borrow_mut().skip(r.ref_cmd_sn());
+            return if skipped { answer::COMPLETE } else { answer::NO_TASK };
+        }
+        found.iter().for_each(|t| t.abort());
+        self.drop_held();
+        let aborted = async {
+            for t in &found {
+                t.has_ended().await;
+            }
+        };
+        unless(self.lost(), aborted).await;
+        self.view.given_up(tag.into());
+        answer::COMPLETE
+    }
+
+    /// Those that wait for their turn, and were aborted, never have it. Their numbers count as received.
+    fn drop_held(&self) {
+        let mut gone: Vec<Rc<Task>> = Vec::new();
+        for held in self.window.borrow_mut().held_mut() {
+            let is_aborted = |w: &mut Work| matches!(w, Work::Command(t) if t.is_aborted());
+            if let Some(Work::Command(t)) = held.take_if(is_aborted) {
+                gone.push(t);
+            }
+        }
+        gone.iter().for_each(|t| self.forget(t));
+    }
+
+    /// Ends when nobody is there to hear of anything.
+    async fn lost(&self) {
+        while !self.is_over() {
+            self.news.wait().await;
+        }
+    }
+
+    async fn on_unit(self: &Rc<Self>, function: u8, lun: Lun) -> u8 {
+        let nexus = self.nexus();
+        let Some(a) = self.view.find(lun) else { return answer::NO_LUN };
+        let unit = a.unit().shared().clone();
+        // What comes while the tasks end is told already.
+        let mut reset = None;
+        let whom = match function {
+            task::ABORT_TASK_SET => Whom::Only(vec![nexus]),
+            task::CLEAR_TASK_SET => {
+                unit.with(|s| s.raise_ua(UaScope::AllExcept(nexus), Sense::COMMANDS_CLEARED));
+                Whom::All
+            }
+            _ => {
+                reset = Some(unit.with(|s| s.lu_reset(Some(nexus))));
+                Whom::All
+            }
+        };
+        // Its initiator sends no more data for them (RFC 7143 4.2.3.3): they must not wait for any.
+        let index = lun.index();
+        let same = move |t: &Task| t.lun == lun || index.is_some() && t.lun.index() == index;
+        self.stop_tasks(|t| same(t) && !t.waits.get());
+        self.drop_held();
+        let over = async move {
+            unit.fence(whom, End::Aborted(nexus)).await;
+            if let Some(reset) = reset {
+                unit.with(|s| s.lu_reset_over(reset));
+                while unit.with(|s| s.outlives(reset)) {
+                    sleep(SOON).await;
+                }
+            }
+        };
+        // A device may take for ever, and its host be gone long before: it then keeps nothing that others wait for.
+        let mut over = Box::pin(over);
+        if unless(self.lost(), over.as_mut()).await.is_none() {
+            if let Some(reset) = reset {
+                spawn_task(go_on(a.unit().shared().clone(), reset, over));
+            }
+            return answer::REJECTED;
+        }
+        answer::COMPLETE
+    }
+}

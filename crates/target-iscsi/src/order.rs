@@ -1,0 +1,95 @@
+//! Commands in the order of their numbers, and places for them (RFC 7143 4.2.2.1).
+
+use crate::conn::Conn;
+use crate::task::Task;
+use std::rc::Rc;
+use weir_proto_iscsi::NO_TAG;
+use weir_proto_iscsi::bhs::{Request, Response};
+
+/// Commands of one session at once; the window closes when all places are taken.
+pub(crate) const DEPTH: u32 = 128;
+/// Immediate commands at once, which have places of their own.
+pub(crate) const IMMEDIATE: u32 = 8;
+
+/// What is done when its turn has come.
+pub(crate) enum Work {
+    Command(Rc<Task>),
+    Manage(Request),
+    Nop(Request, Vec<u8>),
+    Text(Request, Vec<u8>),
+    Logout(Request),
+}
+
+/// A command's place in the session, until its answer has left.
+pub(crate) struct Place {
+    conn: Rc<Conn>,
+    /// It counts in the window, and has not been given back.
+    numbered: bool,
+    immediate: bool,
+}
+
+impl Place {
+    pub(crate) fn new(conn: &Rc<Conn>, immediate: bool) -> Place {
+        conn.busy.set(conn.busy.get() + 1);
+        conn.commands.set(conn.commands.get() + 1);
+        let places = if immediate { &conn.immediate } else { &conn.taken };
+        places.set(places.get() + 1);
+        Place { conn: conn.clone(), numbered: !immediate, immediate }
+    }
+
+    /// Its answer is about to leave: another command may come in its place.
+    pub(crate) fn free(&mut self) {
+        if std::mem::take(&mut self.numbered) {
+            self.conn.taken.set(self.conn.taken.get() - 1);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.free();
+        if self.immediate {
+            self.conn.immediate.set(self.conn.immediate.get() - 1);
+        }
+        self.conn.busy.set(self.conn.busy.get() - 1);
+        self.conn.news.signal_all();
+    }
+}
+
+impl Conn {
+    /// Numbers for a response that leaves now: ExpCmdSN and MaxCmdSN.
+    pub(crate) fn numbers(&self) -> (u32, u32) {
+        let mut w = self.window.borrow_mut();
+        let most = w.most(DEPTH.saturating_sub(self.taken.get()));
+        (w.expected(), most)
+    }
+
+    /// A command that is numbered by `r` may come: it is immediate and has a place, or is within the window.
+    pub(crate) fn may_come(&self, r: &Request) -> bool {
+        r.is_immediate() || self.window.borrow().has(r.cmd_sn())
+    }
+
+    /// Takes what has come: does it at once, or in its turn. Gives all whose turn has come.
+    pub(crate) fn in_order(&self, r: &Request, work: Work) -> Vec<Work> {
+        if r.is_immediate() {
+            return vec![work];
+        }
+        let mut w = self.window.borrow_mut();
+        if !w.take(r.cmd_sn(), work) {
+            // It came twice: nobody hears of it (RFC 7143 4.2.2.1).
+            return Vec::new();
+        }
+        std::iter::from_fn(|| w.next()).collect()
+    }
+
+    /// Nothing has been answered that would tell the initiator of places that are free: it is told by itself (RFC 7143 11.19).
+    pub(crate) fn tell_window(&self) {
+        let closed = {
+            let w = self.window.borrow();
+            w.told() == w.expected().wrapping_sub(1)
+        };
+        if closed && self.out.borrow().is_empty() && self.taken.get() < DEPTH {
+            self.push(Response::ping(NO_TAG), Vec::new());
+        }
+    }
+}

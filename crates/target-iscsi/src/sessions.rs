@@ -1,0 +1,181 @@
+//! Sessions of a port, by initiator port. A login by the name of a session that is there ends that one first (RFC 7143 6.3.5).
+
+use crate::port::Port;
+use crate::target::Shared;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_proto_scsi::lu::Nexus;
+use weir_reactor::{now, sleep};
+
+/// How long a login waits for what a session that it replaces has with a device. Later writes of the host wait for the rest.
+const PATIENCE: Nanos = 5 * SECONDS;
+
+/// An initiator port: the initiator's name, and its part of the session's name.
+pub(crate) type Key = (String, [u8; 6]);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Session {
+    nexus: Nexus,
+    tsih: u16,
+    /// Where it is, or will be, served.
+    reactor: u32,
+}
+
+/// All sessions of a port. Those of one initiator port are in the order of their logins: all but the last are over.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    all: BTreeMap<Key, Vec<Session>>,
+    last: u16,
+}
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is a session with this number.
+    pub(crate) fn has(&self, tsih: u16) -> bool {
+        self.lock().all.values().flatten().any(|s| s.tsih == tsih)
+    }
+
+    /// A session more. Gives its number, and those that it replaces.
+    fn enter(&self, key: &Key, nexus: Nexus, reactor: u32) -> (u16, Vec<Session>) {
+        let mut t = self.lock();
+        let tsih = loop {
+            t.last = t.last.wrapping_add(1);
+            let n = t.last;
+            if n != 0 && !t.all.values().flatten().any(|s| s.tsih == n) {
+                break n;
+            }
+        };
+        let own = t.all.entry(key.clone()).or_default();
+        let old = own.clone();
+        own.push(Session { nexus, tsih, reactor });
+        (tsih, old)
+    }
+
+    /// No later login has replaced it.
+    pub(crate) fn is_last(&self, key: &Key, nexus: Nexus) -> bool {
+        self.lock().all.get(key).and_then(|own| own.last()).is_some_and(|s| s.nexus == nexus)
+    }
+
+    /// Any of these is there yet.
+    fn has_any(&self, key: &Key, old: &[Session]) -> bool {
+        self.lock().all.get(key).is_some_and(|own| own.iter().any(|s| old.contains(s)))
+    }
+
+    fn leave(&self, key: &Key, nexus: Nexus) {
+        let mut t = self.lock();
+        if let Some(own) = t.all.get_mut(key) {
+            own.retain(|s| s.nexus != nexus);
+            if own.is_empty() {
+                t.all.remove(key);
+            }
+        }
+    }
+
+    /// Initiators, with their sessions.
+    pub(crate) fn list(&self) -> Vec<(String, usize)> {
+        let mut found = BTreeMap::<String, usize>::new();
+        for ((name, _), own) in &self.lock().all {
+            *found.entry(name.clone()).or_default() += own.len();
+        }
+        found.into_iter().collect()
+    }
+
+    /// Those that are left when the port ends.
+    pub(crate) fn clear(&self) -> Vec<Nexus> {
+        let all = std::mem::take(&mut self.lock().all);
+        all.into_values().flatten().map(|s| s.nexus).collect()
+    }
+}
+
+/// A session's place among all. With it goes the nexus.
+pub(crate) struct Member {
+    shared: Arc<Shared>,
+    pub(crate) key: Key,
+    pub(crate) nexus: Nexus,
+    pub(crate) tsih: u16,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.shared.sessions.leave(&self.key, self.nexus);
+        self.shared.access.nexus_lost(self.nexus);
+    }
+}
+
+/// A session that is to end does not know of it yet.
+struct Unaware(Arc<AtomicUsize>);
+
+impl Drop for Unaware {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Enters a session that `reactor` will serve, and ends those that it replaces. None of their commands that has not begun will have
+/// an effect. `None`: a later login has replaced this one, or a reactor does not answer.
+pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Option<Member> {
+    let nexus = shared.spread.new_nexus();
+    let (tsih, old) = shared.sessions.enter(&key, nexus, reactor);
+    let member = Member { shared: shared.clone(), key, nexus, tsih };
+    let unaware = Arc::new(AtomicUsize::new(old.len()));
+    let (target, reactors) = (shared.spread.id(), shared.spread.reactors());
+    for s in old.iter().copied() {
+        let told = Unaware(unaware.clone());
+        // A reactor that has ended has no sessions.
+        let Some(there) = reactors.iter().find(|h| h.id() == s.reactor) else { continue };
+        there.run(move || {
+            if let Some(port) = Port::local(target) {
+                let all = port.conns();
+                all.iter().filter(|c| c.nexus() == s.nexus).for_each(|c| c.replaced());
+            }
+            drop(told);
+        });
+    }
+    let until = now() + PATIENCE;
+    let are_unaware = || unaware.load(Ordering::SeqCst) > 0;
+    let is_last = || shared.sessions.is_last(&member.key, nexus);
+    while now() < until
+        && is_last()
+        && (are_unaware() || shared.sessions.has_any(&member.key, &old))
+    {
+        sleep(MILLIS).await;
+    }
+    if are_unaware() || !is_last() {
+        return None;
+    }
+    // What they had reserved for as long as they last is free, but for units of which a device has writes of theirs yet.
+    old.iter().for_each(|s| shared.access.nexus_over(s.nexus));
+    Some(member)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_replaces_those_of_its_initiator_port() {
+        let s = Sessions::default();
+        let a = ("iqn.2026-01.org.example:a".to_owned(), [0, 2, 0x3d, 0, 0, 1]);
+        let b = (a.0.clone(), [0, 2, 0x3d, 0, 0, 2]);
+        let (one, old) = s.enter(&a, Nexus(1), 0);
+        assert!(old.is_empty() && one != 0 && s.has(one) && s.is_last(&a, Nexus(1)));
+        assert!(s.enter(&b, Nexus(2), 0).1.is_empty(), "another part of the name is another port");
+        let (two, old) = s.enter(&a, Nexus(3), 1);
+        assert!(two != one && old.len() == 1 && old[0].nexus == Nexus(1));
+        assert!(!s.is_last(&a, Nexus(1)) && s.is_last(&a, Nexus(3)) && s.has_any(&a, &old));
+        assert_eq!(s.list(), [(a.0.clone(), 3)]);
+        s.leave(&a, Nexus(1));
+        assert!(!s.has_any(&a, &old) && !s.has(one) && s.has(two));
+        s.leave(&a, Nexus(3));
+        s.leave(&b, Nexus(2));
+        assert!(s.list().is_empty() && s.clear().is_empty());
+    }
+}
