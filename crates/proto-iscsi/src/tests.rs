@@ -160,6 +160,12 @@ fn a_window_delivers_in_order_and_never_goes_back() {
     assert!(w.skip(2) && !w.skip(2) && !w.skip(9));
     assert_eq!((w.next(), w.expected(), w.most(0)), (None, 3, 2));
     assert!(!w.has(3), "it is closed");
+    assert_eq!((w.pass(3, 'd'), w.most(9)), (None, 11));
+    assert_eq!(
+        (w.pass(4, 'e'), w.pass(3, 'd'), w.next(), w.next()),
+        (None, Some('d'), Some('e'), None)
+    );
+    assert_eq!((w.pass(5, 'f'), w.pass(5, 'f'), w.expected(), w.held()), (Some('f'), None, 6, 0));
     assert!(before(u32::MAX, 0) && !before(0, u32::MAX) && !before(5, 5));
 }
 

@@ -39,7 +39,14 @@ impl Conn {
 
     fn reject(&self, r: &Request, reason: u8) {
         tracing::warn!(peer = %self.peer, op = r.op(), reason, "a PDU is rejected");
-        self.push(Response::reject(reason), r.0.to_vec());
+        // Who makes mistakes and does not hear of them makes no more.
+        match self.try_aside() {
+            Some(aside) => {
+                let data = Data::Bytes(r.0.to_vec());
+                self.send_out(Response::reject(reason), data, None, Some(aside));
+            }
+            None => self.abort("it takes no answers"),
+        }
     }
 
     fn command_head(self: &Rc<Self>, r: &Request, additional: &[u8]) -> Result<Use, Last> {
@@ -73,12 +80,13 @@ impl Conn {
 
     fn data_out(self: &Rc<Self>, r: &Request) -> Result<Use, Last> {
         let tasks = self.tasks.borrow();
-        let Some(t) = tasks.iter().find(|t| t.itt == r.itt()).cloned() else {
+        let its = |t: &&Rc<Task>| t.itt == r.itt() && !t.is_aborted();
+        let Some(t) = tasks.iter().find(its).cloned() else {
             // Its command has ended before its data came: by an error, or by task management.
             return Ok(Use::None);
         };
         drop(tasks);
-        if t.is_aborted() || t.is_done() {
+        if t.is_done() {
             return Ok(Use::None);
         }
         match t.takes(r) {
@@ -107,14 +115,16 @@ impl Conn {
                 _ => Work::Logout(*r),
             },
         };
-        for work in self.in_order(r, work) {
+        let mut next = self.in_order(r, work);
+        while let Some(work) = next {
             self.turn(work).await?;
+            next = self.next_in_order();
         }
         Ok(())
     }
 
     /// Its turn has come.
-    async fn turn(self: &Rc<Self>, work: Work) -> Result<(), Last> {
+    pub(crate) async fn turn(self: &Rc<Self>, work: Work) -> Result<(), Last> {
         match work {
             Work::Command(t) => self.begin(t),
             Work::Manage(r) => self.begin_to_manage(r).await?,
@@ -152,7 +162,8 @@ impl Conn {
                 if code == 0 {
                     return Err(Last::LoggedOut(head));
                 }
-                self.push(head, Vec::new());
+                let aside = self.aside().await.ok_or(Last::Stopped)?;
+                self.send_out(head, Data::Bytes(Vec::new()), None, Some(aside));
             }
         }
         Ok(())

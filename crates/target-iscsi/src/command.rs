@@ -133,6 +133,8 @@ impl Moves<'_> {
             0 => (o.command_in, t.in_len, o.moved_in),
             n => (o.command_out, n, o.moved_out),
         };
+        // Of what went well all was moved that could be: of a write, whole blocks.
+        let moved = if o.status == Status::Good.code() { expected } else { moved };
         let residual = Residual::new(command, expected, moved);
         let good = o.status == Status::Good.code() && !o.has_sense() && t.out_len == 0;
         if let Some(h) = self.held.take_if(|_| good) {

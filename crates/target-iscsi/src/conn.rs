@@ -32,6 +32,9 @@ const GOING: u16 = 1;
 /// How long the last answers have to leave.
 const FAREWELL: Nanos = 2 * SECONDS;
 
+/// How long the reason of an end has to leave.
+const LAST_WORDS: Nanos = SECONDS / 10;
+
 pub(crate) struct Conn {
     pub(crate) port: Rc<Port>,
     pub(crate) stream: Box<dyn Stream>,
@@ -217,7 +220,13 @@ impl Conn {
         let served = contained_future(pin!(self.clone().receive(rest))).await;
         self.end("it is over");
         match served {
-            Ok(Last::Broken(why)) => tracing::info!(peer = %self.peer, why, "a session breaks off"),
+            Ok(Last::Broken(why)) => {
+                tracing::info!(peer = %self.peer, why, "a session breaks off");
+                self.view.leave();
+                self.stop_tasks(|_| true);
+                // What is wrong is told where that can be.
+                let _ = timeout(LAST_WORDS, self.emptied()).await;
+            }
             Ok(Last::Stopped) => {
                 // Those whose data come no more end; the others are answered.
                 self.stop_tasks(Task::lacks_data);
@@ -252,6 +261,13 @@ impl Conn {
         shared.spread.counts().gone(self.commands.get());
         tracing::info!(peer = %self.peer, %host, "session closed");
         self.port.remove(&self);
+    }
+
+    /// Waits until all PDUs have left.
+    async fn emptied(&self) {
+        while !self.is_over() && !self.out.borrow().is_empty() {
+            self.news.wait().await;
+        }
     }
 
     /// Waits until commands have ended and all answers have left, for a while.

@@ -12,7 +12,7 @@ use weir_proto_iscsi::bhs::{Request, task, task_response as answer};
 use weir_proto_scsi::lu::{Reset, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
-use weir_reactor::{contained_future, run_async, sleep, spawn_task, unless};
+use weir_reactor::{LocalFuture, contained_future, run_async, sleep, spawn_task, unless};
 use weir_target_core::{End, UnitShared, Whom};
 
 /// How often a reset that nobody waits for looks whether it is to end anything yet.
@@ -80,7 +80,7 @@ impl Conn {
         }
     }
 
-    async fn abort_task(&self, r: &Request) -> u8 {
+    async fn abort_task(self: &Rc<Self>, r: &Request) -> u8 {
         let tag = r.word20();
         let found: Vec<_> = {
             let all = self.tasks.borrow();
@@ -89,10 +89,12 @@ impl Conn {
         if found.is_empty() {
             // One that was sent and has not come counts as come and aborted (RFC 7143 11.5.1).
             let skipped = self.window.borrow_mut().skip(r.ref_cmd_sn());
+            self.go_on_in_order().await;
             return if skipped { answer::COMPLETE } else { answer::NO_TASK };
         }
         found.iter().for_each(|t| t.abort());
         self.drop_held();
+        self.go_on_in_order().await;
         let aborted = async {
             for t in &found {
                 t.has_ended().await;
@@ -113,6 +115,16 @@ impl Conn {
             }
         }
         gone.iter().for_each(|t| self.forget(t));
+    }
+
+    /// What waited for the turn of those has it now.
+    async fn go_on_in_order(self: &Rc<Self>) {
+        while let Some(work) = self.next_in_order() {
+            let turn: LocalFuture<'_, _> = Box::pin(self.turn(work));
+            if turn.await.is_err() {
+                self.end("its turn to log out has come");
+            }
+        }
     }
 
     /// Ends when nobody is there to hear of anything.
@@ -144,6 +156,7 @@ impl Conn {
         let same = move |t: &Task| t.lun == lun || index.is_some() && t.lun.index() == index;
         self.stop_tasks(|t| same(t) && !t.waits.get());
         self.drop_held();
+        self.go_on_in_order().await;
         let over = async move {
             unit.fence(whom, End::Aborted(nexus)).await;
             if let Some(reset) = reset {

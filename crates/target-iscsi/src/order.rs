@@ -69,17 +69,18 @@ impl Conn {
         r.is_immediate() || self.window.borrow().has(r.cmd_sn())
     }
 
-    /// Takes what has come: does it at once, or in its turn. Gives all whose turn has come.
-    pub(crate) fn in_order(&self, r: &Request, work: Work) -> Vec<Work> {
-        if r.is_immediate() {
-            return vec![work];
+    /// Takes what has come. Gives what is to be done first, if its turn has come; more may follow.
+    pub(crate) fn in_order(&self, r: &Request, work: Work) -> Option<Work> {
+        match r.is_immediate() {
+            true => Some(work),
+            // What came twice nobody hears of (RFC 7143 4.2.2.1).
+            false => self.window.borrow_mut().pass(r.cmd_sn(), work),
         }
-        let mut w = self.window.borrow_mut();
-        if !w.take(r.cmd_sn(), work) {
-            // It came twice: nobody hears of it (RFC 7143 4.2.2.1).
-            return Vec::new();
-        }
-        std::iter::from_fn(|| w.next()).collect()
+    }
+
+    /// The next whose turn has come.
+    pub(crate) fn next_in_order(&self) -> Option<Work> {
+        self.window.borrow_mut().next()
     }
 
     /// Nothing has been answered that would tell the initiator of places that are free: it is told by itself (RFC 7143 11.19).

@@ -60,8 +60,17 @@ impl Out {
 impl Conn {
     /// A place for an answer that belongs to no command; the wait for one ends with the session.
     pub(crate) async fn aside(self: &Rc<Self>) -> Option<Aside> {
-        weir_reactor::unless(self.halt.wait(), self.aside.wait()).await?;
-        Some(Aside(self.clone()))
+        if !self.ending.get() {
+            weir_reactor::unless(self.halt.wait(), self.aside.wait()).await?;
+            return Some(Aside(self.clone()));
+        }
+        None
+    }
+
+    /// The same without a wait.
+    pub(crate) fn try_aside(&self) -> Option<Aside> {
+        let me = self.me.upgrade()?;
+        self.aside.try_wait().then(|| Aside(me))
     }
 
     /// Sends a PDU with text or sense data.

@@ -103,6 +103,14 @@ fn residuals_and_sense_tell_what_was_moved() {
     let write = [0x2a, 0, 0, 0, 0, 0, 0, 0, 2, 0];
     assert_eq!(c.command(&write, 0, &[8; 512]).good().residual, 512);
     assert_eq!(c.read10(0, 512, 1024).good().data[500..520], [[8; 12], [0; 12]].concat()[..20]);
+    // Less than a block is not written. WRITE AND VERIFY does the same.
+    for op in [0x2a, 0x2e] {
+        let a = c.command(&[op, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0, &[9; 200]).good();
+        assert_eq!(a.residual, 312, "{op:x}");
+        let a = c.command(&[op, 0, 0, 0, 0, 0, 0, 0, 2, 0], 0, &[op; 512]).good();
+        assert_eq!(a.residual, 512, "{op:x}");
+        assert_eq!(c.read10(0, 512, 1024).good().data, [[op; 512], [0; 512]].concat());
+    }
     // Beyond the end: sense data, and nothing moved.
     let a = c.command(&[0x28, 0, 0xff, 0, 0, 0, 0, 0, 1, 0], 512, &[]);
     assert_eq!((a.status, a.sense[2] & 15, a.sense[12], a.residual), (2, 5, 0x21, -512));

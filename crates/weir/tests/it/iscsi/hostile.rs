@@ -4,6 +4,7 @@ use super::client::{Client, Options, be32, name};
 use super::{iscsi, sessions, volume};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 
 /// The daemon's memory in KiB.
 fn resident(pid: u32) -> u64 {
@@ -152,4 +153,45 @@ fn commands_beyond_the_window_are_passed_over() {
     c.cmd_sn = right.wrapping_add(2);
     assert_eq!(c.read10(0, 512, 512).good().data, [4; 512]);
     c.log_out();
+}
+
+#[test]
+fn a_host_with_a_secret_proves_it_by_chap() {
+    let (d, at) = iscsi("iscsi-chap");
+    volume(&d, "v", "8M", 512);
+    let target = name(&d);
+    let file = |name: &str, text: &str| {
+        let path = d.path(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let (right, other) = ("a secret of the host", "another one of the host");
+    let open = |secret: Option<&str>| {
+        let secret = secret.map(str::to_owned);
+        Client::log_in(&at, &target, Options { secret, ..Options::default() })
+    };
+    let mut before = open(None).expect("nothing is to be proved");
+    before.read10(0, 512, 512).good();
+    d.ok(&format!("host set all --secret-file {}", file("right", right)));
+    // Who has not proved it is cut off, and let in no more, nor told anything.
+    assert!(before.is_closed());
+    for bad in [None, Some("somebody's guess"), Some("")] {
+        assert_eq!(open(bad).err(), Some(0x0201), "{bad:?}");
+    }
+    assert!(Client::discover(&at, "iqn.2026-01.org.example:a").is_empty());
+    let mut c = open(Some(right)).expect("it has proved it");
+    c.write10(0, 512, &[6; 512]).good();
+    // Another secret ends what was proved by this one.
+    d.ok(&format!("host set all --secret-file {}", file("other", other)));
+    assert!(c.is_closed());
+    assert_eq!(open(Some(right)).err(), Some(0x0201));
+    assert_eq!(open(Some(other)).unwrap().read10(0, 512, 512).good().data, [6; 512]);
+    d.ok("host set all --no-secret");
+    // One that could prove something need not.
+    let mut c = open(None).unwrap();
+    c.read10(0, 512, 512).good();
+    c.log_out();
+    let events = d.ok("events");
+    assert!(events.contains("login.refused"), "{events}");
 }

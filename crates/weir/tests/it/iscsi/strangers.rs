@@ -34,8 +34,7 @@ fn other_peoples_initiators_do_verified_work() {
     let (image, back) = (d.path("image"), d.path("back"));
     std::fs::write(&image, noise(9, 64 * MIB)).unwrap();
     let knows = |o: &Output| !texts(o).1.contains("Unknown protocol");
-    let opts = format!("{url}");
-    let copy = ["convert", "-n", "-f", "raw", "-O", "raw", &image, &opts];
+    let copy = ["convert", "-n", "-f", "raw", "-O", "raw", &image, &url];
     let Some(o) = run("qemu-img", &copy) else { return };
     if !knows(&o) {
         println!("SKIPPED: qemu-img cannot speak iSCSI");
@@ -61,13 +60,30 @@ fn other_peoples_initiators_do_verified_work() {
     assert!(o.status.success() && !text.contains("failed"), "{text} {o:?}");
 }
 
-/// The SCSI and iSCSI conformance tests of libiscsi. What it finds wrong is in docs/iscsi.md; nothing else may be.
+/// Tests of libiscsi that want what the standards do not; docs/iscsi.md says why of each.
+const WRONG: [&str; 5] = [
+    "CompareAndWrite, Test Simple",
+    "CompareAndWrite, Test Miscompare",
+    "WriteSame10, Test UnmapUntilEnd",
+    "WriteSame16, Test Unmap",
+    "iSCSIdatasn, Test iSCSIDataSnInvalid",
+];
+
+/// The conformance tests of libiscsi, for SCSI and for iSCSI.
 #[test]
 fn the_conformance_tests_of_libiscsi_pass() {
     let (d, at) = iscsi("iscsi-cu");
     volume(&d, "v", "64M", 512);
-    let url = format!("iscsi://{at}/{}/0", name(&d));
-    let Some(o) = run("iscsi-test-cu", &["-d", "-i", WHO, "-t", "iSCSI", &url]) else { return };
-    let (out, err) = texts(&o);
-    assert!(o.status.success() && !out.contains("FAILED"), "{out}{err}");
+    volume(&d, "w", "64M", 4096);
+    for lun in [0, 1] {
+        let url = format!("iscsi://{at}/{}/{lun}", name(&d));
+        let args = ["-d", "-n", "-i", WHO, "-t", "ALL", &url];
+        let Some(o) = run("iscsi-test-cu", &args) else { return };
+        let (out, err) = texts(&o);
+        assert!(out.contains("Run Summary"), "{out}{err}");
+        let failed =
+            out.lines().filter_map(|l| l.strip_prefix("Suite ")?.strip_suffix(" had failures:"));
+        let ours: Vec<&str> = failed.filter(|f| !WRONG.contains(f)).collect();
+        assert!(ours.is_empty(), "{ours:?}: {out}{err}");
+    }
 }
