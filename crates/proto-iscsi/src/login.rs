@@ -174,7 +174,8 @@ impl Login {
             return Err(status::MISSING);
         }
         let bad = |name: &str| {
-            let graphic = |b: u8| b.is_ascii_graphic() || b >= 0x80;
+            // A comma parts a name from a session in a TransportID.
+            let graphic = |b: u8| b.is_ascii_graphic() && b != b',' || b >= 0x80;
             name.is_empty() || name.len() > NAME || !name.bytes().all(graphic)
         };
         if bad(initiator) || target.as_deref().is_some_and(bad) {

@@ -50,10 +50,10 @@ pub struct AccessMap {
     pub hosts: Vec<HostRule>,
 }
 
-/// How the access map names an iSCSI initiator: by its name, and with NULs behind it where that is shorter than 17 bytes, so
+/// How the access map names an iSCSI initiator: by its name in lower case (RFC 3722), filled up with NUL to 17 bytes if it is shorter, so
 /// that it is never taken for a port of 16 bytes.
 pub fn initiator_key(name: &str) -> Vec<u8> {
-    let mut key = name.as_bytes().to_vec();
+    let mut key = name.to_ascii_lowercase().into_bytes();
     key.resize(key.len().max(17), 0);
     key
 }
@@ -180,6 +180,13 @@ mod tests {
         access.set(AccessMap::default());
         assert_ne!(access.generation(), g);
         assert!(access.map().hosts.is_empty());
+    }
+
+    #[test]
+    fn names_of_initiators_are_no_identifiers() {
+        assert_eq!(initiator_key("iqn.A:b"), b"iqn.a:b\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(initiator_key("iqn.2026-01.a:bcd").len(), 17);
+        assert_eq!(initiator_key("iqn.2026-01.org.example:h"), b"iqn.2026-01.org.example:h");
     }
 
     #[test]

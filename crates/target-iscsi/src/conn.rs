@@ -148,7 +148,7 @@ impl Conn {
     pub(crate) fn line(&self) -> ChannelLine {
         ChannelLine {
             peer: self.peer.clone(),
-            initiator: crate::target::shown(&initiator_key(&self.member.key.0)),
+            initiator: initiator_key(&self.member.key.0),
             host: self.view.host(),
             commands: self.commands.get(),
             busy: self.busy.get(),

@@ -202,7 +202,8 @@ impl Guest<'_> {
             self.send(&r).await?;
             return Some(Entered::Discovery(login, pdus.rest()));
         }
-        let key = (claim.initiator.clone(), claim.isid);
+        // Names are compared in lower case (RFC 3722).
+        let key = (claim.initiator.to_ascii_lowercase(), claim.isid);
         let Some(member) = enter(&self.port.shared, key, home).await else {
             let why = (status::UNAVAILABLE, "what it replaces has not ended");
             self.refuse(&mut login, Some(&claim), why).await;

@@ -127,7 +127,7 @@ impl Frontend for Target {
 
     fn nexuses(&self) -> Vec<NexusLine> {
         let line = |(name, channels): (String, usize)| NexusLine {
-            initiator: shown(&initiator_key(&name)),
+            initiator: initiator_key(&name),
             address: name,
             channels,
         };
@@ -145,9 +145,4 @@ impl Frontend for Target {
         let waiting = conns.iter().filter(|c| c.waits()).count();
         Some(RequestsLine { total: conns.len() * crate::order::DEPTH as usize, busy, waiting })
     }
-}
-
-/// The initiator as status displays have it.
-pub(crate) fn shown(key: &[u8]) -> [u8; 16] {
-    std::array::from_fn(|i| key.get(i).copied().unwrap_or(0))
 }

@@ -210,9 +210,21 @@ fn who_is_let_in_by_iscsi() {
     d.ok("map delete all w --force");
     let gone = c.to_lun(1, &[0; 6], 0, &[]);
     assert_eq!((gone.status, gone.sense[12]), (2, 0x25));
+    // A host by its name sees its own, and by no other name.
+    d.ok("host create b --port iqn.2026-01.org.example:b");
+    d.ok("map create b w");
+    let who = Options { initiator: "iqn.2026-01.org.example:B".into(), ..Options::default() };
+    let mut b = Client::log_in(&at, &target, who.clone()).unwrap();
+    assert_eq!(b.command(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
+    let status = d.json("status");
+    assert!(status.to_string().contains("\"iqn.2026-01.org.example:b\""), "{status}");
+    d.ok("map delete b w --force");
+    d.ok("host delete b");
+    assert!(b.is_closed());
     d.ok("map delete all v --force");
     d.ok("host delete all");
     d.until("it is cut off", || sessions(&d) == 0);
+    assert_eq!(Client::log_in(&at, &target, who).err(), Some(0x0202));
     assert_eq!(Client::log_in(&at, &target, Options::default()).err(), Some(0x0202));
     assert!(Client::discover(&at, "iqn.2026-01.org.example:a").is_empty());
     let events = d.ok("events");
