@@ -56,13 +56,13 @@ impl<W> Window<W> {
         true
     }
 
-    /// Takes what has this number, and gives what is delivered first: mostly the same. More may [follow](Window::next).
+    /// Takes what has this number, and gives what is delivered first: mostly the same. More may [follow](Window::due).
     pub fn pass(&mut self, sn: u32, what: W) -> Option<W> {
         if sn == self.exp && self.has(sn) && self.held.is_empty() {
             self.exp = self.exp.wrapping_add(1);
             return Some(what);
         }
-        if self.take(sn, what) { self.next() } else { None }
+        if self.take(sn, what) { self.due() } else { None }
     }
 
     /// What has this number counts as received, and is not delivered (RFC 7143 11.5.1, ABORT TASK).
@@ -75,7 +75,7 @@ impl<W> Window<W> {
     }
 
     /// The next that is delivered, if it is there.
-    pub fn next(&mut self) -> Option<W> {
+    pub fn due(&mut self) -> Option<W> {
         while let Some(w) = self.held.remove(&self.exp) {
             self.exp = self.exp.wrapping_add(1);
             if w.is_some() {

@@ -162,10 +162,15 @@ impl Conn {
         t
     }
 
-    /// A later login of the same initiator port ends it: nothing that has not begun will have an effect.
+    /// Name of its initiator.
+    pub(crate) fn initiator(&self) -> &str {
+        &self.member.key.0
+    }
+
+    /// A later login of the same initiator ends it: nothing that has not begun will have an effect.
     pub(crate) fn replaced(&self) {
         self.view.leave();
-        self.abort("a new login of its initiator port ends it");
+        self.abort("a new login of its initiator ends it");
     }
 
     /// The port is about to end: the initiator is asked to log out, and has a moment for it.

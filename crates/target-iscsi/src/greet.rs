@@ -200,7 +200,7 @@ impl Guest<'_> {
         if claim.discovery {
             let r = login.accept(1);
             self.send(&r).await?;
-            return Some(Entered::Discovery(login, pdus.rest()));
+            return Some(Entered::Discovery(Box::new(login), pdus.rest()));
         }
         // Names are compared in lower case (RFC 3722).
         let key = (claim.initiator.to_ascii_lowercase(), claim.isid);
@@ -231,7 +231,7 @@ impl Guest<'_> {
     }
 
     /// Serves a discovery session: text, pings and the logout only (RFC 7143 4.3).
-    async fn discover(&self, login: Login, rest: Vec<u8>) -> Option<()> {
+    async fn discover(&self, login: &Login, rest: Vec<u8>) -> Option<()> {
         let mut params = login.params();
         let (mut cmd_sn, mut stat_sn) = (login.cmd_sn(), login.stat_sn());
         let portals = portals(self.shared(), self.stream);
@@ -262,7 +262,7 @@ impl Guest<'_> {
                 }
                 _ => return None,
             };
-            head.seal(&mut stat_sn, cmd_sn, cmd_sn.wrapping_add(1));
+            head.seal(&mut stat_sn, cmd_sn, cmd_sn.wrapping_add(DEPTH - 1));
             let mut bytes = head.bhs.to_vec();
             if params.digests.header {
                 bytes.extend(digest(&head.bhs));
@@ -285,7 +285,7 @@ impl Guest<'_> {
 enum Entered {
     Session(Box<Greeted>),
     /// What is behind the login.
-    Discovery(Login, Vec<u8>),
+    Discovery(Box<Login>, Vec<u8>),
 }
 
 /// Goes through the login. `None`: nobody was let in for commands.
@@ -295,7 +295,7 @@ pub(crate) async fn greet(port: &Rc<Port>, stream: &dyn Stream, home: u32) -> Op
     match timeout(PATIENCE, who.log_in(home)).await {
         Ok(Some(Entered::Session(g))) => Some(*g),
         Ok(Some(Entered::Discovery(login, rest))) => {
-            let _ = timeout(DISCOVERY, who.discover(login, rest)).await;
+            let _ = timeout(DISCOVERY, who.discover(&login, rest)).await;
             None
         }
         Ok(None) => None,

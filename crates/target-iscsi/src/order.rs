@@ -80,7 +80,7 @@ impl Conn {
 
     /// The next whose turn has come.
     pub(crate) fn next_in_order(&self) -> Option<Work> {
-        self.window.borrow_mut().next()
+        self.window.borrow_mut().due()
     }
 
     /// Nothing has been answered that would tell the initiator of places that are free: it is told by itself (RFC 7143 11.19).

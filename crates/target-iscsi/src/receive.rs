@@ -14,7 +14,7 @@ const STAGING: usize = 64 << 10;
 /// Data that are left to come, from which on they are received straight to where they belong.
 const DIRECT: usize = 4 << 10;
 /// After so many bytes others have their turn.
-const TURN: usize = 1 << 20;
+const TURN: usize = 256 << 10;
 
 /// How the PDUs of a session came to an end.
 pub(crate) enum Last {

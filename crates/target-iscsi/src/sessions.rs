@@ -1,13 +1,15 @@
 //! Sessions of a port, by initiator port. A login by the name of a session that is there ends that one first (RFC 7143 6.3.5).
 
+use crate::conn::Conn;
 use crate::port::Port;
 use crate::target::Shared;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{now, sleep};
+use weir_reactor::{call, now, sleep};
 
 /// How long a login waits for what a session that it replaces has with a device. Later writes of the host wait for the rest.
 const PATIENCE: Nanos = 5 * SECONDS;
@@ -151,9 +153,26 @@ pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Optio
     if are_unaware() || !is_last() {
         return None;
     }
+    after_former(shared, &member.key.0).await;
     // What they had reserved for as long as they last is free, but for units of which a device has writes of theirs yet.
     old.iter().for_each(|s| shared.access.nexus_over(s.nexus));
     Some(member)
+}
+
+/// Waits until sessions of this initiator whose connections have ended, as far as is known, have parted from units. Not all initiators
+/// give their sessions the same name in each life, and what a former one left would come upon what this one writes.
+async fn after_former(shared: &Shared, name: &str) {
+    let target = shared.spread.id();
+    for reactor in shared.spread.reactors() {
+        let name = name.to_owned();
+        let part = move || async move {
+            let conns = Port::local(target).map(|p| p.conns()).unwrap_or_default();
+            let gone = |c: &&Rc<Conn>| c.initiator() == name && c.stream.has_ended();
+            conns.iter().filter(gone).for_each(|c| c.replaced());
+        };
+        // A reactor that has ended has no sessions.
+        let _ = call(&reactor, part).await;
+    }
 }
 
 #[cfg(test)]

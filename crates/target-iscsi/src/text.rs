@@ -98,3 +98,48 @@ fn reply(text: &[u8], about: &About<'_>, params: &mut Params) -> Result<Vec<u8>,
     }
     if out.len() > TEXT { Err(reject::RESOURCES) } else { Ok(out) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_proto_iscsi::bhs::LEN;
+
+    fn ask(t: &mut Texts, flags: u8, ttt: u32, data: &[u8]) -> Result<(Response, Vec<u8>), u8> {
+        let mut h = [0; LEN];
+        (h[0], h[1]) = (op::TEXT, flags);
+        h[20..24].copy_from_slice(&ttt.to_be_bytes());
+        let target =
+            Target { name: "iqn.t".into(), portals: vec!["1.2.3.4:3260".into()], group: 1 };
+        let offer = crate::greet::OFFER;
+        let about = About { target: &target, offer: &offer, discovery: true };
+        let mut params = Params { max_send: 20, ..Params::new(&offer) };
+        t.request(&Request(h), data, &about, &mut params)
+    }
+
+    #[test]
+    fn text_comes_and_goes_in_parts() {
+        let mut t = Texts::default();
+        let (r, text) = ask(&mut t, 0x40, NO_TAG, b"SendTar").unwrap();
+        assert_eq!((r.bhs[1], text.len()), (0, 0));
+        let tag = be32(&r.bhs, 20);
+        let (mut r, mut all) = ask(&mut t, 0x80, tag, b"gets=All\0").unwrap();
+        while r.bhs[1] & 0x80 == 0 {
+            assert_eq!(r.bhs[1], 0x40, "the text goes on");
+            let (next, part) = ask(&mut t, 0x80, be32(&r.bhs, 20), b"").unwrap();
+            assert!(part.len() <= 20);
+            (r, all) = (next, [all, part].concat());
+        }
+        assert_eq!(all, b"TargetName=iqn.t\0TargetAddress=1.2.3.4:3260,1\0");
+        assert_eq!(ask(&mut t, 0x80, 5, b"").err(), Some(reject::FIELD));
+        assert_eq!(ask(&mut t, 0xc0, NO_TAG, b"").err(), Some(reject::FIELD));
+        assert_eq!(ask(&mut t, 0x80, NO_TAG, b"garbage\0").err(), Some(reject::PROTOCOL));
+        let long = vec![b'x'; TEXT + 1];
+        assert_eq!(ask(&mut t, 0x80, NO_TAG, &long).err(), Some(reject::FIELD));
+        // Others' names, and keys of the login.
+        assert_eq!(ask(&mut t, 0x80, NO_TAG, b"SendTargets=iqn.x\0").unwrap().1, b"");
+        let (_, text) = ask(&mut t, 0x80, NO_TAG, b"X-a=1\0").unwrap();
+        assert_eq!(text, b"X-a=NotUnderstood\0");
+        let (_, text) = ask(&mut t, 0x80, NO_TAG, b"InitialR2T=No\0").unwrap();
+        assert_eq!(text, b"InitialR2T=Reject\0");
+    }
+}

@@ -27,7 +27,7 @@ pub(crate) enum Command {
         /// Stands for every initiator port that no other host names.
         #[arg(long)]
         allow_any: bool,
-        /// File with the secret that it proves at login; then it is let in by BRP only (docs/security.md).
+        /// File with the secret that it proves at login; then it is let in by BRP and iSCSI only (docs/security.md).
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
     },

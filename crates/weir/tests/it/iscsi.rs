@@ -199,10 +199,17 @@ fn who_is_let_in_by_iscsi() {
         (told.status, told.sense[2] & 15, told.sense[12], told.sense[13]),
         (2, 6, 0x3f, 0x0e)
     );
+    c.ready(1);
     assert_eq!(c.to_lun(1, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
     d.ok("volume set v --read-only on");
-    let a = c.write10(0, 512, &[1; 512]);
-    assert_eq!((a.status, a.sense[2] & 15), (2, 7));
+    let refused = |c: &mut Client| loop {
+        let a = c.write10(0, 512, &[1; 512]);
+        // It may be told of the change first.
+        if a.status != 2 || a.sense[2] & 15 != 6 {
+            return (a.status, a.sense[2] & 15);
+        }
+    };
+    assert_eq!(refused(&mut c), (2, 7));
     assert_eq!(
         Client::log_in(&at, "iqn.2026-11.io.weir:other", Options::default()).err(),
         Some(0x0203)

@@ -101,6 +101,7 @@ impl Client {
     pub(crate) fn connect(at: &str, options: Options) -> Client {
         let s = TcpStream::connect(at).unwrap();
         s.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        s.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
         s.set_nodelay(true).unwrap();
         Client {
             s,
@@ -182,7 +183,18 @@ impl Client {
         let o = c.options.clone();
         c.log_in_by(&format!("TargetName={target}|SessionType=Normal|"), o.secret.as_deref())?;
         c.digests = o.digests;
+        c.ready(0);
         Ok(c)
+    }
+
+    /// Hears what a unit has to tell before it is used: that it is new, or has changed.
+    pub(crate) fn ready(&mut self, lun: u8) {
+        loop {
+            let a = self.to_lun(lun, &[0; 6], 0, &[]);
+            if a.status != 2 || a.sense[2] & 15 != 6 {
+                return;
+            }
+        }
     }
 
     fn log_in_by(&mut self, who: &str, secret: Option<&str>) -> Result<(), u16> {

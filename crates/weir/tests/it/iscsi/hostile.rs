@@ -5,6 +5,7 @@ use super::{iscsi, sessions, volume};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 /// The daemon's memory in KiB.
 fn resident(pid: u32) -> u64 {
@@ -54,11 +55,12 @@ fn peers_that_lie_or_stand_still_keep_nobody_out_of_iscsi() {
         greedy.send_command(0, &[0x28, 0, 0, 0, i, 0, 0, 8, 0, 0], 1 << 20, &[]);
     }
     for _ in 0..200 {
-        let mut h = [0; 48];
-        (h[0], h[1]) = (0x40, 0x80);
+        let mut h = of_kind(0x40);
         h[20..24].fill(0xff);
+        let begin = Instant::now();
         greedy.send(h, &[1; 8192]);
-        if be32(&h, 16) != 0 {
+        if begin.elapsed() > Duration::from_secs(1) {
+            // The target reads no more of them.
             break;
         }
     }
@@ -72,7 +74,10 @@ fn peers_that_lie_or_stand_still_keep_nobody_out_of_iscsi() {
     assert!(kib < 400 << 10, "{kib} KiB are resident");
     // What breaks a rule ends a session: data that nobody has asked for, more than may be, a wrong place, a wrong length.
     let wrong: [&dyn Fn(&mut Client); 7] = [
-        &|c| c.send(data_out(1, 0, 0, true), &[0; 512]),
+        &|c| {
+            let tag = c.send_unfinished_write(0, 512);
+            c.send(data_out(tag, u32::MAX, 0, true), &[0; 512]);
+        },
         &|c| {
             let tag = c.send_unfinished_write(0, 512);
             c.send(data_out(tag, 77, 0, true), &[0; 4096]);
@@ -85,8 +90,8 @@ fn peers_that_lie_or_stand_still_keep_nobody_out_of_iscsi() {
             let tag = c.send_unfinished_write(0, 512);
             c.send(data_out(tag, 0, 0, true), &[0; 8192]);
         },
-        &|c| c.send([0x10; 48], &[]),
-        &|c| c.send([0x1d; 48], &[]),
+        &|c| c.send(of_kind(0x10), &[]),
+        &|c| c.send(of_kind(0x1d), &[]),
         &|c| {
             let mut head = [0; 48];
             head[5] = 0xff;
@@ -95,16 +100,13 @@ fn peers_that_lie_or_stand_still_keep_nobody_out_of_iscsi() {
     ];
     for (i, w) in wrong.into_iter().enumerate() {
         let mut bad = open(9);
-        if i == 0 {
-            // For a command that there is.
-            bad.send_unfinished_write(0, 512);
-        }
         w(&mut bad);
-        let mut seen = Vec::new();
+        let (mut seen, begin) = (Vec::new(), Instant::now());
         while let Some(p) = bad.receive() {
             seen.push(p.head[0]);
         }
         assert!(seen.iter().all(|op| *op == 0x3f || *op == 0x31), "{i}: {seen:x?}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{i}: it was not closed");
     }
     assert_eq!(c.read10(0, 512, 512).good().data, [5; 512], "nothing of it was written");
     // A digest that is wrong.
@@ -119,6 +121,12 @@ fn peers_that_lie_or_stand_still_keep_nobody_out_of_iscsi() {
     c.log_out();
     let mut d = d;
     d.stop();
+}
+
+fn of_kind(op: u8) -> [u8; 48] {
+    let mut h = [0; 48];
+    (h[0], h[1]) = (op, 0x80);
+    h
 }
 
 fn data_out(tag: u32, ttt: u32, at: u32, last: bool) -> [u8; 48] {
@@ -175,6 +183,7 @@ fn a_host_with_a_secret_proves_it_by_chap() {
     before.read10(0, 512, 512).good();
     d.ok(&format!("host set all --secret-file {}", file("right", right)));
     // Who has not proved it is cut off, and let in no more, nor told anything.
+    d.until("it is cut off", || sessions(&d) == 0);
     assert!(before.is_closed());
     for bad in [None, Some("somebody's guess"), Some("")] {
         assert_eq!(open(bad).err(), Some(0x0201), "{bad:?}");
@@ -184,6 +193,7 @@ fn a_host_with_a_secret_proves_it_by_chap() {
     c.write10(0, 512, &[6; 512]).good();
     // Another secret ends what was proved by this one.
     d.ok(&format!("host set all --secret-file {}", file("other", other)));
+    d.until("it is cut off", || sessions(&d) == 0);
     assert!(c.is_closed());
     assert_eq!(open(Some(right)).err(), Some(0x0201));
     assert_eq!(open(Some(other)).unwrap().read10(0, 512, 512).good().data, [6; 512]);
@@ -194,4 +204,39 @@ fn a_host_with_a_secret_proves_it_by_chap() {
     c.log_out();
     let events = d.ok("events");
     assert!(events.contains("login.refused"), "{events}");
+}
+
+/// A machine that has lost its power says nothing. One that only has nothing to say answers (RFC 7143 11.18, 11.19).
+#[test]
+fn a_silent_initiator_is_asked_and_then_cut_off() {
+    let (mut d, at) = iscsi("iscsi-silent");
+    volume(&d, "v", "8M", 512);
+    let target = name(&d);
+    let open = |isid| Client::log_in(&at, &target, Options { isid, ..Options::default() }).unwrap();
+    let (mut quiet, mut dead) = (open(1), open(2));
+    let asked = |c: &mut Client| {
+        let p = c.receive().expect("a ping");
+        assert_eq!((p.head[0], be32(&p.head, 16), p.data.len()), (0x20, u32::MAX, 0));
+        let ttt = be32(&p.head, 20);
+        assert_ne!(ttt, u32::MAX);
+        ttt
+    };
+    let ttt = asked(&mut quiet);
+    let mut h = [0; 48];
+    (h[0], h[1]) = (0x40, 0x80);
+    h[16..20].fill(0xff);
+    h[20..24].copy_from_slice(&ttt.to_be_bytes());
+    h[24..28].copy_from_slice(&quiet.cmd_sn.to_be_bytes());
+    quiet.send(h, &[]);
+    asked(&mut dead);
+    d.until("the other one is cut off", || sessions(&d) == 1);
+    assert!(dead.receive().is_none());
+    asked(&mut quiet);
+    quiet.read10(0, 512, 512).good();
+    // Who is there when the daemon stops is asked to log out, and has a moment for it.
+    let stopping = std::thread::spawn(move || d.stop());
+    let p = quiet.receive().expect("a message");
+    assert_eq!((p.head[0], p.head[36], &p.head[42..44]), (0x32, 1, &[0, 1][..]));
+    quiet.log_out();
+    stopping.join().unwrap();
 }
