@@ -11,6 +11,8 @@ const PURE: &[(&str, &[&str])] = &[
     ("weir-wire", &["thiserror"]),
     // Checksums, parity, ciphers, compression: slices in, slices out.
     ("weir-codec", &["crc-fast", "hmac", "sha2", "thiserror"]),
+    // CHAP: initiators choose the hash.
+    ("weir-proto-iscsi", &["md-5", "sha1", "sha2", "sha3", "thiserror"]),
     ("weir-proto-", &["thiserror"]),
     ("weir-raft", &["thiserror"]),
     ("weir-model", &["thiserror", "serde"]),
