@@ -222,7 +222,10 @@ fn who_is_let_in_by_iscsi() {
     d.ok("map create b w");
     let who = Options { initiator: "iqn.2026-01.org.example:B".into(), ..Options::default() };
     let mut b = Client::log_in(&at, &target, who.clone()).unwrap();
-    assert_eq!(b.command(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
+    // The number by which it saw `w` before.
+    b.ready(1);
+    assert_eq!(b.to_lun(1, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
+    assert_eq!(b.command(&[0; 6], 0, &[]).sense[12], 0x25, "what others see it does not");
     let status = d.json("status");
     assert!(status.to_string().contains("\"iqn.2026-01.org.example:b\""), "{status}");
     d.ok("map delete b w --force");
