@@ -115,7 +115,7 @@ fn residuals_and_sense_tell_what_was_moved() {
     let a = c.command(&[0x28, 0, 0xff, 0, 0, 0, 0, 0, 1, 0], 512, &[]);
     assert_eq!((a.status, a.sense[2] & 15, a.sense[12], a.residual), (2, 5, 0x21, -512));
     // No unit there, and all that are.
-    let a = c.to_lun(5, &[0; 6], 0, &[]);
+    let a = c.at_lun(5, &[0; 6], 0, &[]);
     assert_eq!((a.status, a.sense[12]), (2, 0x25));
     let luns = c.command(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256, &[]).good();
     assert_eq!(luns.data, [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -200,7 +200,7 @@ fn who_is_let_in_by_iscsi() {
         (2, 6, 0x3f, 0x0e)
     );
     c.ready(1);
-    assert_eq!(c.to_lun(1, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
+    assert_eq!(c.at_lun(1, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
     d.ok("volume set v --read-only on");
     let refused = |c: &mut Client| loop {
         let a = c.write10(0, 512, &[1; 512]);
@@ -215,7 +215,7 @@ fn who_is_let_in_by_iscsi() {
         Some(0x0203)
     );
     d.ok("map delete all w --force");
-    let gone = c.to_lun(1, &[0; 6], 0, &[]);
+    let gone = c.at_lun(1, &[0; 6], 0, &[]);
     assert_eq!((gone.status, gone.sense[12]), (2, 0x25));
     // A host by its name sees its own, and by no other name.
     d.ok("host create b --port iqn.2026-01.org.example:b");
@@ -224,7 +224,7 @@ fn who_is_let_in_by_iscsi() {
     let mut b = Client::log_in(&at, &target, who.clone()).unwrap();
     // The number by which it saw `w` before.
     b.ready(1);
-    assert_eq!(b.to_lun(1, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
+    assert_eq!(b.at_lun(1, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 4096, &[]).good().data, [0; 4096]);
     assert_eq!(b.command(&[0; 6], 0, &[]).sense[12], 0x25, "what others see it does not");
     let status = d.json("status");
     assert!(status.to_string().contains("\"iqn.2026-01.org.example:b\""), "{status}");

@@ -151,10 +151,14 @@ impl Client {
             assert_eq!(sum, crc(&data));
         }
         data.truncate(len);
-        let takes = !matches!(head[0], 0x25 | 0x31)
-            && !(head[0] == 0x20 && be32(&head, 16) == u32::MAX)
-            || head[0] == 0x25 && head[1] & 1 == 1;
-        if takes {
+        // R2T, a ping and Data-In without status show the next number, or none.
+        let shows = match head[0] {
+            0x31 => true,
+            0x20 => be32(&head, 16) == u32::MAX,
+            0x25 => head[1] & 1 == 0,
+            _ => false,
+        };
+        if !shows {
             let sn = be32(&head, 24);
             assert!(self.stat_sn == 0 || sn == self.stat_sn, "StatSN {sn}, not {}", self.stat_sn);
             self.stat_sn = sn.wrapping_add(1);
@@ -190,7 +194,7 @@ impl Client {
     /// Hears what a unit has to tell before it is used: that it is new, or has changed.
     pub(crate) fn ready(&mut self, lun: u8) {
         loop {
-            let a = self.to_lun(lun, &[0; 6], 0, &[]);
+            let a = self.at_lun(lun, &[0; 6], 0, &[]);
             if a.status != 2 || a.sense[2] & 15 != 6 {
                 return;
             }
@@ -360,13 +364,13 @@ impl Client {
         }
     }
 
-    pub(crate) fn to_lun(&mut self, lun: u8, cdb: &[u8], room: usize, data: &[u8]) -> Answer {
+    pub(crate) fn at_lun(&mut self, lun: u8, cdb: &[u8], room: usize, data: &[u8]) -> Answer {
         self.send_command(lun, cdb, room, data);
         self.answer()
     }
 
     pub(crate) fn command(&mut self, cdb: &[u8], room: usize, data: &[u8]) -> Answer {
-        self.to_lun(0, cdb, room, data)
+        self.at_lun(0, cdb, room, data)
     }
 
     fn cdb10(op: u8, lba: u32, blocks: usize) -> [u8; 10] {
