@@ -149,23 +149,27 @@ fn chap_responses_are_the_hashes_that_they_should_be() {
 fn a_window_delivers_in_order_and_never_goes_back() {
     let mut w = Window::new(u32::MAX, 4);
     assert!(w.has(u32::MAX) && w.has(2) && !w.has(3) && !w.has(u32::MAX - 1));
-    assert!(w.take(1, 'c') && w.take(0, 'b') && !w.take(0, 'x') && !w.take(3, 'y'));
+    assert_eq!((w.pass(1, 'c'), w.pass(0, 'b')), (Ok(None), Ok(None)));
+    assert!(!w.has(0) && !w.has(1), "they wait for their turn");
+    assert_eq!((w.pass(0, 'x'), w.pass(3, 'y')), (Err('x'), Err('y')));
     assert_eq!(w.due(), None);
-    assert!(w.take(u32::MAX, 'a'));
-    assert_eq!((w.due(), w.due(), w.due(), w.due()), (Some('a'), Some('b'), Some('c'), None));
-    assert!(!w.take(1, 'c'), "it came already");
+    assert_eq!(w.pass(u32::MAX, 'a'), Ok(Some('a')));
+    assert_eq!((w.due(), w.due(), w.due()), (Some('b'), Some('c'), None));
+    assert_eq!(w.pass(1, 'c'), Err('c'), "it came already");
     // Three are under way: one place is left.
     assert_eq!((w.expected(), w.most(1)), (2, 2));
     assert_eq!(w.most(0), 2, "it never goes back");
     assert!(w.skip(2) && !w.skip(2) && !w.skip(9));
+    assert_eq!(w.pass(2, 'z'), Err('z'), "its number was given up");
     assert_eq!((w.due(), w.expected(), w.most(0)), (None, 3, 2));
     assert!(!w.has(3), "it is closed");
-    assert_eq!((w.pass(3, 'd'), w.most(9)), (None, 11));
+    assert_eq!((w.pass(3, 'd'), w.most(9)), (Err('d'), 11));
     assert_eq!(
         (w.pass(4, 'e'), w.pass(3, 'd'), w.due(), w.due()),
-        (None, Some('d'), Some('e'), None)
+        (Ok(None), Ok(Some('d')), Some('e'), None)
     );
-    assert_eq!((w.pass(5, 'f'), w.pass(5, 'f'), w.expected(), w.held()), (Some('f'), None, 6, 0));
+    assert_eq!((w.pass(5, 'f'), w.pass(5, 'f'), w.expected()), (Ok(Some('f')), Err('f'), 6));
+    assert_eq!((w.pass(7, 'h'), w.held(), w.clear(), w.held()), (Ok(None), 1, vec!['h'], 0));
     assert!(before(u32::MAX, 0) && !before(0, u32::MAX) && !before(5, 5));
 }
 

@@ -42,32 +42,30 @@ impl<W> Window<W> {
         self.max
     }
 
-    /// The number is one that may come.
+    /// The number is one that may come: it is within the window, and has not come.
     pub fn has(&self, sn: u32) -> bool {
-        !before(sn, self.exp) && !before(self.max, sn)
-    }
-
-    /// Takes what has this number. False: it is outside the window, or came already, and is to be ignored (RFC 7143 4.2.2.1).
-    pub fn take(&mut self, sn: u32, what: W) -> bool {
-        if !self.has(sn) || self.held.contains_key(&sn) {
-            return false;
-        }
-        self.held.insert(sn, Some(what));
-        true
+        !before(sn, self.exp) && !before(self.max, sn) && !self.held.contains_key(&sn)
     }
 
     /// Takes what has this number, and gives what is delivered first: mostly the same. More may [follow](Window::due).
-    pub fn pass(&mut self, sn: u32, what: W) -> Option<W> {
-        if sn == self.exp && self.has(sn) && self.held.is_empty() {
-            self.exp = self.exp.wrapping_add(1);
-            return Some(what);
+    ///
+    /// # Errors
+    /// It is outside the window, or came already, and is to be ignored (RFC 7143 4.2.2.1): its giver has it back.
+    pub fn pass(&mut self, sn: u32, what: W) -> Result<Option<W>, W> {
+        if !self.has(sn) {
+            return Err(what);
         }
-        if self.take(sn, what) { self.due() } else { None }
+        if sn == self.exp {
+            self.exp = self.exp.wrapping_add(1);
+            return Ok(Some(what));
+        }
+        self.held.insert(sn, Some(what));
+        Ok(None)
     }
 
     /// What has this number counts as received, and is not delivered (RFC 7143 11.5.1, ABORT TASK).
     pub fn skip(&mut self, sn: u32) -> bool {
-        let may = self.has(sn) && !self.held.contains_key(&sn);
+        let may = self.has(sn);
         if may {
             self.held.insert(sn, None);
         }
@@ -88,6 +86,11 @@ impl<W> Window<W> {
     /// What waits for its turn.
     pub fn held_mut(&mut self) -> impl Iterator<Item = &mut Option<W>> {
         self.held.values_mut()
+    }
+
+    /// Nothing is delivered any more. Gives what waited for its turn.
+    pub fn clear(&mut self) -> Vec<W> {
+        std::mem::take(&mut self.held).into_values().flatten().collect()
     }
 
     /// So many wait for their turn.

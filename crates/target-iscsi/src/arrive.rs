@@ -3,7 +3,7 @@
 use crate::conn::Conn;
 use crate::order::{IMMEDIATE, Work};
 use crate::receive::{Last, Use};
-use crate::send::Data;
+use crate::send::{Aside, Data};
 use crate::target::GROUP;
 use crate::task::Task;
 use crate::text::About;
@@ -38,9 +38,13 @@ impl Conn {
     }
 
     fn reject(&self, r: &Request, reason: u8) {
+        self.reject_by(r, reason, self.try_aside());
+    }
+
+    fn reject_by(&self, r: &Request, reason: u8, aside: Option<Aside>) {
         tracing::warn!(peer = %self.peer, op = r.op(), reason, "a PDU is rejected");
         // Who makes mistakes and does not hear of them makes no more.
-        match self.try_aside() {
+        match aside {
             Some(aside) => {
                 let data = Data::Bytes(r.0.to_vec());
                 self.send_out(Response::reject(reason), data, None, Some(aside));
@@ -50,7 +54,8 @@ impl Conn {
     }
 
     fn command_head(self: &Rc<Self>, r: &Request, additional: &[u8]) -> Result<Use, Last> {
-        if !self.may_come(r) {
+        // The window never offers more than there are places for: who has none lies.
+        if !self.may_come(r) || !r.is_immediate() && self.waits() {
             // Silently (RFC 7143 4.2.2.1).
             return Ok(Use::None);
         }
@@ -125,6 +130,10 @@ impl Conn {
 
     /// Its turn has come.
     pub(crate) async fn turn(self: &Rc<Self>, work: Work) -> Result<(), Last> {
+        if matches!(work, Work::Nop(..) | Work::Text(..)) {
+            // Who sends no commands is not let in for longer than others.
+            self.look();
+        }
         match work {
             Work::Command(t) => self.begin(t),
             Work::Manage(r) => self.begin_to_manage(r).await?,
@@ -148,7 +157,7 @@ impl Conn {
                 self.params.set(params);
                 match done {
                     Ok((head, text)) => self.send_out(head, Data::Bytes(text), None, Some(aside)),
-                    Err(reason) => self.reject(&r, reason),
+                    Err(reason) => self.reject_by(&r, reason, Some(aside)),
                 }
             }
             Work::Logout(r) => {

@@ -5,20 +5,20 @@ use crate::send::Data;
 use crate::task::Task;
 use std::pin::pin;
 use std::rc::Rc;
+use weir_base::{MILLIS, Nanos};
 use weir_mem::{Lent, Slice};
 use weir_proto_iscsi::bhs::{Response, Stat, op};
 use weir_proto_iscsi::sequence::{Outgoing, Residual};
 use weir_proto_scsi::sense::SENSE_LEN_MAX;
 use weir_proto_scsi::status::Status;
-use weir_reactor::{contained_future, spawn_task, unless};
+use weir_reactor::{contained_future, spawn_task, timeout, unless};
 use weir_target_core::{End, Outcome, Pass, Stop, Transfer, Whom, execute_unmapped};
-
-/// Commands that take their first buffer for the first of their data, and for nothing before that: WRITE of any length, COMPARE
-/// AND WRITE.
-const WRITES: [u8; 5] = [0x0a, 0x2a, 0x8a, 0xaa, 0x89];
 
 /// The command could not be carried out by the target (RFC 7143 11.4.3).
 const TARGET_FAILURE: u8 = 1;
+
+/// How often a command that waits for its initiator looks whether it has been fenced.
+const LOOK: Nanos = 20 * MILLIS;
 
 /// A Data-In PDU that waits to know whether it is the last one.
 struct Held {
@@ -32,6 +32,8 @@ struct Moves<'a> {
     outgoing: Outgoing,
     held: Option<Held>,
     r2t_sn: u32,
+    /// Bytes of DATA-IN that have been sent or are held.
+    delivered: u64,
 }
 
 impl Conn {
@@ -52,7 +54,8 @@ impl Conn {
     }
 
     async fn run(self: &Rc<Self>, t: &Rc<Task>, mut pass: Option<Pass>) {
-        let mut moves = Moves { task: t, outgoing: Outgoing::default(), held: None, r2t_sn: 0 };
+        let mut moves =
+            Moves { task: t, outgoing: Outgoing::default(), held: None, r2t_sn: 0, delivered: 0 };
         let result = match &mut pass {
             _ if t.stopped() => Err(Stop),
             Some(p) => p.execute(&self.view, t.cdb(), &mut moves).await,
@@ -79,7 +82,7 @@ impl Conn {
             pass = Some(p);
         }
         match result {
-            _ if t.stopped() || over => self.in_silence(t, pass.as_ref()),
+            _ if t.stopped() || over => self.in_silence(t, pass.as_ref(), moves.sent()),
             Ok(o) => {
                 moves.respond(&o);
                 if let Some(p) = pass {
@@ -91,13 +94,13 @@ impl Conn {
                 let r = Response::scsi(t.itt, 0, Residual::None, 0).with(2, &[TARGET_FAILURE]);
                 self.send_out(r, Data::Bytes(Vec::new()), t.place.take(), None);
             }
-            Err(_) => self.in_silence(t, pass.as_ref()),
+            Err(_) => self.in_silence(t, pass.as_ref(), moves.sent()),
         }
     }
 
     /// The command is over without a response, but for one that another nexus has aborted where the control mode page wants its
     /// host to be told (TAS).
-    fn in_silence(&self, t: &Task, pass: Option<&Pass>) {
+    fn in_silence(&self, t: &Task, pass: Option<&Pass>, sent: u32) {
         let tas = !t.stopped()
             && pass.is_some_and(|p| match p.end() {
                 Some(End::Aborted(by)) if by != self.nexus() => {
@@ -106,7 +109,9 @@ impl Conn {
                 _ => false,
             });
         if tas {
-            let r = Response::scsi(t.itt, Status::TaskAborted.code(), Residual::None, 0);
+            // Of what has come nothing counts.
+            let residual = Residual::new(u64::MAX, t.out_len.max(t.in_len), 0);
+            let r = Response::scsi(t.itt, Status::TaskAborted.code(), residual, 0).with32(36, sent);
             self.send_out(r, Data::Bytes(Vec::new()), t.place.take(), None);
         } else {
             drop(t.place.take());
@@ -124,6 +129,22 @@ impl Moves<'_> {
             }
             self.task.conn.send_out(h.head, Data::Slice(h.data), None, None);
         }
+    }
+
+    /// PDUs of data and R2Ts that have been sent: ExpDataSN.
+    fn sent(&self) -> u32 {
+        self.outgoing.count() - u32::from(self.held.is_some()) + self.r2t_sn
+    }
+
+    /// Waits for data of the initiator. A fence ends the wait: else an initiator that is slow to send would be taken for one that
+    /// stands still, and others' task management would end its session. `witness` is a pass that the same fences void.
+    async fn comes(&self, witness: Option<&Pass>) -> Result<(), Stop> {
+        if self.task.stopped() || witness.is_some_and(|p| p.end().is_some()) {
+            self.task.turns_down();
+            return Err(Stop);
+        }
+        let _ = timeout(LOOK, self.task.came.wait()).await;
+        Ok(())
     }
 
     fn respond(&mut self, o: &Outcome) {
@@ -150,7 +171,7 @@ impl Moves<'_> {
             data.extend_from_slice(&sense[..n]);
         }
         let mut r = Response::scsi(t.itt, o.status, residual, data.len().saturating_sub(2));
-        r = r.with32(36, self.outgoing.count() + self.r2t_sn);
+        r = r.with32(36, self.sent());
         if t.out_len > 0 && t.in_len > 0 {
             // The other direction of a bidirectional command (RFC 7143 11.4.5).
             let back = Residual::new(o.command_in, t.in_len, o.moved_in);
@@ -203,7 +224,7 @@ impl Transfer for Moves<'_> {
         let (t, share) = (self.task, &self.task.conn.share);
         let staged = t.staged.take();
         if let Some(mut lent) = staged {
-            if lent.len() >= len && t.cdb().first().is_some_and(|op| WRITES.contains(op)) {
+            if lent.len() >= len && t.is_write() {
                 lent.narrow(len);
                 return Ok(lent);
             }
@@ -228,18 +249,19 @@ impl Transfer for Moves<'_> {
 
     fn piece(&self, len: usize) -> usize {
         match &*self.task.staged.borrow() {
-            Some(s) => len.min(s.len()),
-            None => self.task.conn.share.piece(len),
+            // Only these are given it.
+            Some(s) if self.task.is_write() => len.min(s.len()),
+            _ => self.task.conn.share.piece(len),
         }
     }
 
     async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
         let t = self.task;
-        while t.is_owed() {
-            if t.stopped() {
-                return Err(Stop);
-            }
-            t.came.wait().await;
+        // Given back when the data are there: it counts as another command, for which fences would wait.
+        let witness = t.conn.view.find(t.lun).map(|a| a.pass());
+        // Also of what it has asked for before it began anew: no more than that may be under way.
+        while t.is_owed() || !t.is_answered() {
+            self.comes(witness.as_ref()).await?;
         }
         let mut done = self.early(at, &into);
         let most = t.conn.params.get().max_burst as usize;
@@ -254,11 +276,7 @@ impl Transfer for Moves<'_> {
             self.r2t_sn += 1;
             t.conn.push(r2t, Vec::new());
             while !t.is_answered() {
-                if t.stopped() {
-                    t.needs_no_more();
-                    return Err(Stop);
-                }
-                t.came.wait().await;
+                self.comes(witness.as_ref()).await?;
             }
             done += n;
         }
@@ -267,10 +285,17 @@ impl Transfer for Moves<'_> {
 
     async fn deliver(&mut self, at: u64, from: Slice) -> Result<(), Stop> {
         let (t, params) = (self.task, self.task.conn.params.get());
-        let mut done = 0;
+        // One that has begun anew goes on behind what it has sent (DataPDUInOrder).
+        let mut done = (self.delivered.saturating_sub(at) as usize).min(from.len());
         while done < from.len() {
             if t.stopped() {
                 return Err(Stop);
+            }
+            if self.held.is_some() {
+                t.conn.room_for(t).await;
+                if t.stopped() {
+                    return Err(Stop);
+                }
             }
             self.let_go(false);
             let d = self.outgoing.next(&params, (from.len() - done) as u32);
@@ -278,6 +303,7 @@ impl Transfer for Moves<'_> {
             let head = Response::data_in(t.itt, d.data_sn, offset, d.len as usize, d.ends);
             self.held = Some(Held { head, data: from.sub(done, d.len as usize) });
             done += d.len as usize;
+            self.delivered = at + done as u64;
         }
         Ok(())
     }

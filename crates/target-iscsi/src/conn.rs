@@ -39,6 +39,8 @@ pub(crate) struct Conn {
     pub(crate) port: Rc<Port>,
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) peer: String,
+    // Before the member: who waits for the end of this session wants its place.
+    _seat: Seat,
     member: Member,
     pub(crate) params: Cell<Params>,
     pub(crate) view: Attachment,
@@ -61,6 +63,8 @@ pub(crate) struct Conn {
     /// Signalled when there is something to send, when a command ends, or the session.
     pub(crate) news: WaitChannel,
     pub(crate) aside: WaitChannel,
+    /// Signalled when PDUs have left.
+    pub(crate) room: WaitChannel,
     /// Commands whose answers have not left.
     pub(crate) busy: Cell<u32>,
     pub(crate) commands: Cell<u64>,
@@ -70,10 +74,11 @@ pub(crate) struct Conn {
     asked: Cell<bool>,
     /// Nothing is taken any more; what runs is answered.
     pub(crate) ending: Cell<bool>,
+    /// The answer to a logout whose turn has come behind a command that was aborted.
+    pub(crate) farewell: RefCell<Option<Response>>,
     /// Nobody is there to be answered.
     over: Cell<bool>,
     pub(crate) halt: WaitChannel,
-    _seat: Seat,
     pub(crate) me: Weak<Conn>,
 }
 
@@ -105,11 +110,13 @@ impl Conn {
             next_ttt: Cell::new(0),
             news: WaitChannel::new(0),
             aside: asides(),
+            room: WaitChannel::new(0),
             busy: Cell::new(0),
             commands: Cell::new(0),
             heard: Cell::new(now()),
             asked: Cell::new(false),
             ending: Cell::new(false),
+            farewell: RefCell::default(),
             over: Cell::new(false),
             halt: WaitChannel::new(0),
             member: g.member,
@@ -224,6 +231,12 @@ impl Conn {
         let pings = spawn_task(self.clone().ping());
         let served = contained_future(pin!(self.clone().receive(rest))).await;
         self.end("it is over");
+        self.forget_unbegun();
+        let farewell = self.farewell.take();
+        let served = match (served, farewell) {
+            (Ok(Last::Stopped), Some(r)) => Ok(Last::LoggedOut(r)),
+            (served, _) => served,
+        };
         match served {
             Ok(Last::Broken(why)) => {
                 tracing::info!(peer = %self.peer, why, "a session breaks off");
@@ -249,15 +262,14 @@ impl Conn {
             Err(p) => shared.spread.broke(&self.peer, &p),
         }
         self.over.set(true);
+        // Task management waits for nothing more.
+        self.news.signal_all();
         self.view.leave();
         self.stop_tasks(|_| true);
         self.stream.shutdown(true);
         weir_reactor::cancel(sender);
         weir_reactor::cancel(pings);
         drop(self.out.take());
-        // Those that never had their turn, or were not whole.
-        let all = self.tasks.borrow().clone();
-        all.iter().filter(|t| !t.begun.get()).for_each(|t| self.forget(t));
         while self.busy.get() > 0 {
             self.news.wait().await;
         }
@@ -266,6 +278,14 @@ impl Conn {
         shared.spread.counts().gone(self.commands.get());
         tracing::info!(peer = %self.peer, %host, "session closed");
         self.port.remove(&self);
+    }
+
+    /// Those that wait for their turn never have it, and those that are not whole never will be. They keep the session, and their
+    /// answers would be waited for.
+    fn forget_unbegun(&self) {
+        drop(self.window.borrow_mut().clear());
+        let all = self.tasks.borrow().clone();
+        all.iter().filter(|t| !t.begun.get()).for_each(|t| self.forget(t));
     }
 
     /// Waits until all PDUs have left.

@@ -64,7 +64,7 @@ impl Conn {
         (w.expected(), most)
     }
 
-    /// A command that is numbered by `r` may come: it is immediate and has a place, or is within the window.
+    /// A command that is numbered by `r` may come: it is immediate, or within the window and the first of its number.
     pub(crate) fn may_come(&self, r: &Request) -> bool {
         r.is_immediate() || self.window.borrow().has(r.cmd_sn())
     }
@@ -73,8 +73,16 @@ impl Conn {
     pub(crate) fn in_order(&self, r: &Request, work: Work) -> Option<Work> {
         match r.is_immediate() {
             true => Some(work),
-            // What came twice nobody hears of (RFC 7143 4.2.2.1).
-            false => self.window.borrow_mut().pass(r.cmd_sn(), work),
+            false => {
+                let passed = self.window.borrow_mut().pass(r.cmd_sn(), work);
+                passed.unwrap_or_else(|work| {
+                    // Its number was given up while its data came. Nobody hears of it (RFC 7143 4.2.2.1), and nothing stays of it.
+                    if let Work::Command(t) = work {
+                        self.forget(&t);
+                    }
+                    None
+                })
+            }
         }
     }
 
@@ -89,7 +97,7 @@ impl Conn {
             let w = self.window.borrow();
             w.told() == w.expected().wrapping_sub(1)
         };
-        if closed && self.out.borrow().is_empty() && self.taken.get() < DEPTH {
+        if closed && self.all_sealed() && self.taken.get() < DEPTH {
             self.push(Response::ping(NO_TAG), Vec::new());
         }
     }

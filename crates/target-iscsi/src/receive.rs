@@ -83,6 +83,10 @@ impl Conn {
         }
         let (mut staging, mut turn) = (vec![0; STAGING], 0);
         loop {
+            // The end may have come while others had their turn.
+            if self.ending.get() {
+                return Last::Stopped;
+            }
             let moved = unless(self.halt.wait(), self.some(&mut now, &mut staging)).await;
             let n = match moved {
                 None => return Last::Stopped,
@@ -131,7 +135,11 @@ impl Conn {
                 None => self.stream.receive_bytes(staging)?,
             };
             match moved {
-                Err(WouldBlock) => drop(self.stream.ready(false).await),
+                Err(WouldBlock) => {
+                    // It is not kept from its command while nothing comes.
+                    drop(direct);
+                    let _ = self.stream.ready(false).await;
+                }
                 Ok(0) => return Ok(None),
                 Ok(n) => {
                     self.heard.set(now());

@@ -2,15 +2,23 @@
 
 use crate::conn::Conn;
 use crate::order::Place;
+use crate::task::Task;
 use std::rc::Rc;
+use weir_base::{Nanos, SECONDS};
 use weir_mem::Slice;
 use weir_proto_iscsi::bhs::{LEN, Response};
 use weir_proto_iscsi::intake::{digest, padding};
-use weir_reactor::WaitChannel;
+use weir_reactor::{WaitChannel, run_async, timeout};
 use weir_stream::{Piece, WouldBlock};
 
 /// PDUs that one system call sends.
 const GATHER: usize = 32;
+/// PDUs that are queued, from which on commands wait with more data.
+const QUEUE: usize = 64;
+/// After so many bytes others have their turn.
+const TURN: u64 = 256 << 10;
+/// How long an initiator may take nothing of what is there for it. One that is alive takes some of it.
+const STALL: Nanos = 30 * SECONDS;
 /// Answers that belong to no command, at once: more wait in TCP.
 pub(crate) const ASIDE: u32 = 16;
 
@@ -121,6 +129,19 @@ impl Conn {
         self.news.signal_all();
     }
 
+    /// No PDU waits that will tell the initiator of the window.
+    pub(crate) fn all_sealed(&self) -> bool {
+        self.out.borrow().iter().all(|o| o.sealed)
+    }
+
+    /// Waits as long as data that are queued already are enough; the wait ends with the command. Data cost an initiator nothing
+    /// that has not taken them, and others memory.
+    pub(crate) async fn room_for(&self, t: &Task) {
+        while self.out.borrow().len() >= QUEUE && !t.stopped() {
+            weir_reactor::unless(t.halted(), self.room.wait()).await;
+        }
+    }
+
     /// Gives a PDU its numbers, when it is about to leave.
     fn seal(&self, o: &mut Out) {
         o.sealed = true;
@@ -138,6 +159,7 @@ impl Conn {
 
     /// Sends PDUs as they come.
     pub(crate) async fn send(self: Rc<Self>) {
+        let mut turn = self.handed.get() + TURN;
         loop {
             if self.is_over() {
                 return;
@@ -147,8 +169,18 @@ impl Conn {
                 continue;
             }
             match self.try_send() {
+                Ok(Ok(())) if self.handed.get() >= turn => {
+                    turn = self.handed.get() + TURN;
+                    run_async().await;
+                }
                 Ok(Ok(())) => {}
-                Ok(Err(WouldBlock)) => drop(self.stream.ready(true).await),
+                Ok(Err(WouldBlock)) => {
+                    let before = self.stream.unacknowledged();
+                    let stands = timeout(STALL, self.stream.ready(true)).await.is_err();
+                    if stands && self.stream.unacknowledged() >= before {
+                        return self.abort("the initiator takes nothing of what it has asked for");
+                    }
+                }
                 Err(e) => return self.abort(&format!("connection lost: {e}")),
             }
         }
@@ -190,12 +222,19 @@ impl Conn {
             done.extend(out.pop_front());
         }
         self.gone.set(gone);
-        let empty = out.is_empty();
+        let left = out.len();
         drop(out);
         // Places and buffers go back only now: whoever gets them may look at the queue.
         drop(done);
-        if empty {
+        for _ in left..QUEUE {
+            if !self.room.signal_first() {
+                break;
+            }
+        }
+        if left == 0 {
             self.news.signal_all();
+            // Also those whose turn went to commands that have been aborted.
+            self.room.signal_all();
         }
         Ok(Ok(()))
     }

@@ -13,6 +13,10 @@ use weir_reactor::WaitChannel;
 /// CDB bytes kept; longer ones are of no command that we know.
 const CDB: usize = 32;
 
+/// Commands that take their first buffer for the first of their data, and for nothing before that: WRITE of any length, COMPARE
+/// AND WRITE.
+const WRITES: [u8; 5] = [0x0a, 0x2a, 0x8a, 0xaa, 0x89];
+
 /// A command from its header until its end.
 pub(crate) struct Task {
     pub(crate) conn: Rc<Conn>,
@@ -98,6 +102,11 @@ impl Task {
         self.cdb.get(..self.cdb_len).unwrap_or_default()
     }
 
+    /// It takes its first buffer for the first of its data.
+    pub(crate) fn is_write(&self) -> bool {
+        self.cdb().first().is_some_and(|op| WRITES.contains(op))
+    }
+
     /// `all` bytes come without having been asked for, `immediate` of them with the command. Where no memory is at hand they are
     /// passed over, and asked for later: to wait here would hold up what other commands wait for.
     pub(crate) fn expect(&self, immediate: u32, all: u32) {
@@ -168,6 +177,11 @@ impl Task {
     pub(crate) fn ask(&self, ttt: u32, at: u32, into: Slice) {
         self.solicited.set(Some(Incoming::new(ttt, at, at + into.len() as u32)));
         *self.sink.borrow_mut() = Some((into, at));
+    }
+
+    /// What comes of what was asked for is passed over.
+    pub(crate) fn turns_down(&self) {
+        self.sink.take();
     }
 
     /// What was asked for is there.
