@@ -30,13 +30,14 @@ pub(crate) const OFFER: Offer =
 /// A session that has been let in.
 pub(crate) struct Greeted {
     pub(crate) peer: String,
+    /// Is given back before the member, whose end a login may wait for.
+    pub(crate) seat: Seat,
     pub(crate) member: Member,
     pub(crate) proved: Secret,
     pub(crate) params: Params,
     /// The first command's number, and that of the next response.
     pub(crate) cmd_sn: u32,
     pub(crate) stat_sn: u32,
-    pub(crate) seat: Seat,
     /// What came behind the login.
     pub(crate) rest: Vec<u8>,
 }
@@ -204,18 +205,25 @@ impl Guest<'_> {
         }
         // Names are compared in lower case (RFC 3722).
         let key = (claim.initiator.to_ascii_lowercase(), claim.isid);
+        let shared = &self.port.shared;
+        let (who, map) = (initiator_key(&claim.initiator), shared.access.map());
+        // Nothing ends for one that finds no place. It may have that of what it replaces.
+        let ends = shared.sessions.of(&key);
+        let seat = shared.spread.admit_for(shared.connections, &who, &map, ends);
+        let full = (status::RESOURCES, "the port has as many sessions as it may");
+        let Some(mut seat) = seat else {
+            self.refuse(&mut login, Some(&claim), full).await;
+            return None;
+        };
         let Some(member) = enter(&self.port.shared, key, home).await else {
             let why = (status::UNAVAILABLE, "what it replaces has not ended");
             self.refuse(&mut login, Some(&claim), why).await;
             return None;
         };
-        let shared = &self.port.shared;
-        let (key, map) = (initiator_key(&claim.initiator), shared.access.map());
-        let Some(seat) = shared.spread.admit(shared.connections, &key, &map) else {
-            let why = (status::RESOURCES, "the port has as many sessions as it may");
-            self.refuse(&mut login, Some(&claim), why).await;
+        if !seat.claim(shared.connections, &shared.access.map()) {
+            self.refuse(&mut login, Some(&claim), full).await;
             return None;
-        };
+        }
         let r = login.accept(member.tsih);
         self.send(&r).await?;
         Some(Entered::Session(Box::new(Greeted {

@@ -3,13 +3,13 @@
 use crate::conn::Conn;
 use crate::port::Port;
 use crate::target::Shared;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{call, now, sleep};
+use weir_reactor::{call, now, sleep, timeout};
 
 /// How long a login waits for what a session that it replaces has with a device. Later writes of the host wait for the rest.
 const PATIENCE: Nanos = 5 * SECONDS;
@@ -64,6 +64,18 @@ impl Sessions {
     /// No later login has replaced it.
     pub(crate) fn is_last(&self, key: &Key, nexus: Nexus) -> bool {
         self.lock().all.get(key).and_then(|own| own.last()).is_some_and(|s| s.nexus == nexus)
+    }
+
+    /// How many sessions an initiator port has.
+    pub(crate) fn of(&self, key: &Key) -> usize {
+        self.lock().all.get(key).map_or(0, Vec::len)
+    }
+
+    /// Where other sessions of this initiator are served.
+    fn reactors(&self, name: &str, but: Nexus) -> BTreeSet<u32> {
+        let t = self.lock();
+        let own = t.all.iter().filter(|((n, _), _)| n == name).flat_map(|(_, own)| own);
+        own.filter(|s| s.nexus != but).map(|s| s.reactor).collect()
     }
 
     /// Any of these is there yet.
@@ -153,7 +165,8 @@ pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Optio
     if are_unaware() || !is_last() {
         return None;
     }
-    after_former(shared, &member.key.0).await;
+    // A reactor that stands still makes a login fail, and not wait for ever.
+    timeout(PATIENCE, after_former(shared, &member)).await.ok()?;
     // What they had reserved for as long as they last is free, but for units of which a device has writes of theirs yet.
     old.iter().for_each(|s| shared.access.nexus_over(s.nexus));
     Some(member)
@@ -161,10 +174,11 @@ pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Optio
 
 /// Waits until sessions of this initiator whose connections have ended, as far as is known, have parted from units. Not all initiators
 /// give their sessions the same name in each life, and what a former one left would come upon what this one writes.
-async fn after_former(shared: &Shared, name: &str) {
+async fn after_former(shared: &Shared, member: &Member) {
     let target = shared.spread.id();
-    for reactor in shared.spread.reactors() {
-        let name = name.to_owned();
+    let there = shared.sessions.reactors(&member.key.0, member.nexus);
+    for reactor in shared.spread.reactors().into_iter().filter(|r| there.contains(&r.id())) {
+        let name = member.key.0.clone();
         let part = move || async move {
             let conns = Port::local(target).map(|p| p.conns()).unwrap_or_default();
             let gone = |c: &&Rc<Conn>| c.initiator() == name && c.stream.has_ended();
@@ -186,6 +200,7 @@ mod tests {
         let b = (a.0.clone(), [0, 2, 0x3d, 0, 0, 2]);
         let (one, old) = s.enter(&a, Nexus(1), 0);
         assert!(old.is_empty() && one != 0 && s.has(one) && s.is_last(&a, Nexus(1)));
+        assert_eq!((s.of(&a), s.reactors(&a.0, Nexus(1)).len()), (1, 0));
         assert!(s.enter(&b, Nexus(2), 0).1.is_empty(), "another part of the name is another port");
         let (two, old) = s.enter(&a, Nexus(3), 1);
         assert!(two != one && old.len() == 1 && old[0].nexus == Nexus(1));
