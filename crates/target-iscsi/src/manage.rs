@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos};
 use weir_proto_iscsi::bhs::{Request, task, task_response as answer};
+use weir_proto_iscsi::window::before;
 use weir_proto_scsi::lu::{Reset, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
@@ -87,8 +88,11 @@ impl Conn {
             all.iter().filter(|t| t.itt == tag && !t.is_aborted()).cloned().collect()
         };
         if found.is_empty() {
-            // One that was sent and has not come counts as come and aborted (RFC 7143 11.5.1).
-            let skipped = self.window.borrow_mut().skip(r.ref_cmd_sn());
+            // Its answer may be on its way, and the initiator looks at it no more.
+            self.view.given_up(tag.into());
+            // One that was sent before this, and has not come, counts as come and aborted (RFC 7143 11.5.1).
+            let skipped =
+                before(r.ref_cmd_sn(), r.cmd_sn()) && self.window.borrow_mut().skip(r.ref_cmd_sn());
             self.go_on_in_order().await;
             return if skipped { answer::COMPLETE } else { answer::NO_TASK };
         }
@@ -121,7 +125,10 @@ impl Conn {
     async fn go_on_in_order(self: &Rc<Self>) {
         while let Some(work) = self.next_in_order() {
             let turn: LocalFuture<'_, _> = Box::pin(self.turn(work));
-            if turn.await.is_err() {
+            if let Err(last) = turn.await {
+                if let Last::LoggedOut(r) = last {
+                    *self.farewell.borrow_mut() = Some(r);
+                }
                 self.end("its turn to log out has come");
             }
         }

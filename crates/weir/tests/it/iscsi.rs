@@ -2,6 +2,7 @@
 
 mod client;
 mod hostile;
+mod order;
 mod strangers;
 
 use crate::common::{Daemon, noise};

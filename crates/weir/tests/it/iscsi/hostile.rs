@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 /// The daemon's memory in KiB.
-fn resident(pid: u32) -> u64 {
+pub(super) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let rss = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
     rss.split_whitespace().next().unwrap().parse().unwrap()
@@ -123,7 +123,7 @@ fn peers_that_lie_or_stand_still_keep_nobody_out_of_iscsi() {
     d.stop();
 }
 
-fn of_kind(op: u8) -> [u8; 48] {
+pub(super) fn of_kind(op: u8) -> [u8; 48] {
     let mut h = [0; 48];
     (h[0], h[1]) = (op, 0x80);
     h
