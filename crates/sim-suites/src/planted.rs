@@ -137,11 +137,12 @@ impl Bug {
             ]
             .concat(),
             "store" => [
-                but(store::Bug::ALL, store::Bug::TESTS, Bug::Store),
+                but(store::Bug::ALL, &[store::Bug::TESTS, store::Bug::PAIR].concat(), Bug::Store),
                 but(layers::Bug::COMPRESS, &[], Bug::Layers),
                 vec![Bug::Own(own::Bug::OpenDoesNotWait)],
             ]
             .concat(),
+            "pair" => but(store::Bug::PAIR, &[], Bug::Store),
             // Most of the others are about what it does not do yet: declare, import, migrate, encrypt, and many nodes.
             "node" => NODE.iter().map(|b| Bug::Control(*b)).collect(),
             "migrate" => but(layers::Bug::MIGRATE, &[], Bug::Layers),

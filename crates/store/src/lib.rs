@@ -26,8 +26,8 @@ pub mod policy;
 pub use format::DataSum;
 
 pub use engine::{
-    Counters, Damage, DatasetInfo, DeviceInfo, FIRST, Finding, LogEnd, Options, Place, Pool,
-    PoolSpec, Progress, Repair, Report, ScrubReport, ScrubWatch, Status, StoreError, StoreVolume,
-    Told, Whose, Work, check, check_watched, create, is_unreadable, label_of, log_end, repair,
-    told_by,
+    Able, Arbiter, Counters, Damage, DatasetInfo, DeviceInfo, FIRST, Finding, LogEnd, Options,
+    Owner, Place, Pool, PoolSpec, Progress, Repair, Report, ScrubReport, ScrubWatch, Status,
+    StoreError, StoreVolume, Told, Whose, Work, check, check_watched, create, is_unreadable,
+    label_of, log_end, repair, told_by,
 };

@@ -343,9 +343,39 @@ weir_base::planted_bugs! {
     DecidedOnOlder,
     /// A suspended pool goes on though one of its halves was put back to an earlier state meanwhile.
     OneHalfIsAll,
+    /// What fewer nodes have is acknowledged before that is kept.
+    FewerNotAwaited,
+    /// That fewer nodes have everything is told to nobody.
+    FewerUntold,
+    /// A node that does not own the pool any more goes on.
+    FencedGoesOn,
+    /// That more nodes have everything, and that this may have been kept, is forgotten.
+    DoubtOfMoreForgotten,
+    /// A pool is opened under the owner epoch of an opening before.
+    EpochUsedAgain,
+    /// The newest superblock is the one with the highest number, whoever owned the pool.
+    NumberBeforeOwner,
+    /// What any device says is believed, whoever is held to have everything.
+    AnybodyIsAble,
+    /// A device that has gone its own way gets what was written since only.
+    OtherIsBelieved,
+    /// That more nodes have everything is told before a superblock says so.
+    MoreBeforeSuperblock,
 }
 
 impl Bug {
+    /// Those of a pool that two nodes share.
+    pub const PAIR: &[Bug] = &[
+        Bug::FewerNotAwaited,
+        Bug::FewerUntold,
+        Bug::FencedGoesOn,
+        Bug::DoubtOfMoreForgotten,
+        Bug::EpochUsedAgain,
+        Bug::NumberBeforeOwner,
+        Bug::AnybodyIsAble,
+        Bug::OtherIsBelieved,
+        Bug::MoreBeforeSuperblock,
+    ];
     /// Those that only tests of this crate look for, since no suite does what they need. Examples: to resume a pool whose
     /// device fails meanwhile, to put an older image in a device's place, to have a device hang before it is in service.
     pub const TESTS: &[Bug] = &[

@@ -8,6 +8,7 @@ mod fabric;
 mod hosts;
 mod migrate;
 mod node;
+mod pair;
 mod reactor;
 mod remote;
 mod scene;
@@ -83,6 +84,12 @@ pub const SUITES: &[Suite] = &[
         about: "a mirror of a disk and a volume of another node, through deaths of both, cuts and partitions: nothing is lost, and it comes back",
         planted: false,
         run: remote::run,
+    },
+    Suite {
+        name: "pair",
+        about: "a pool of two nodes: owners die, stand still and are cut off, the other takes over; each alone has everything in the end",
+        planted: false,
+        run: pair::run,
     },
     Suite {
         name: "migrate",

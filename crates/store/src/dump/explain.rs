@@ -46,6 +46,7 @@ pub(super) fn of_superblock(s: &Superblock) -> Item {
         .with("seq", s.seq)
         .with("epoch", s.epoch)
         .with("incarnation", s.incarnation)
+        .with("owner_epoch", s.owner_epoch)
         .hex("lineage", s.lineage)
         .hex("parent_lineage", s.parent_lineage)
         .hex("previous", s.previous)
@@ -78,7 +79,8 @@ pub(super) fn of_superblock(s: &Superblock) -> Item {
             .with("draining", m.draining)
             .with("since", m.since)
             .with("blocks", m.blocks)
-            .with("spares_used", m.spares_used);
+            .with("spares_used", m.spares_used)
+            .with("node", u64::from(m.domain));
         item.parts.push(d);
     }
     item

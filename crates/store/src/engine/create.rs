@@ -7,9 +7,9 @@ use crate::format::label::{LABELS, Label, Layout};
 use crate::format::page::{self, Header, PAYLOAD, PageKind, seal};
 use crate::format::slab::{self, Placement, SlabRecord};
 use crate::format::superblock::{
-    BlobRoot, MAX_MEMBERS, Member, MemberState, Superblock, TableRoot, tag,
+    BlobRoot, MAX_DOMAIN, MAX_MEMBERS, Member, MemberState, Superblock, TableRoot, tag,
 };
-use crate::format::{BLOCK, DataSum, blob, zeroed};
+use crate::format::{BLOCK, DataSum, OF_CLUSTER, blob, zeroed};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::IoError;
@@ -34,6 +34,8 @@ pub struct PoolSpec {
     pub data_sum: DataSum,
     /// Use devices that hold another pool already, or may hold one.
     pub overwrite: bool,
+    /// The node of each device, of a pool that two nodes share; else none.
+    pub domains: Vec<u16>,
 }
 
 impl PoolSpec {
@@ -48,7 +50,32 @@ impl PoolSpec {
         let usable = bytes / u64::from(copies.max(1));
         let log_pages = (usable / 2048 / BLOCK as u64).clamp(1024, 1 << 18);
         let data_sum = DataSum::default();
-        PoolSpec { pool, copies, slab_shift, log_pages, spares: 256, data_sum, overwrite: false }
+        PoolSpec {
+            pool,
+            copies,
+            slab_shift,
+            log_pages,
+            spares: 256,
+            data_sum,
+            overwrite: false,
+            domains: Vec::new(),
+        }
+    }
+}
+
+impl PoolSpec {
+    /// What is wrong with the nodes of so many devices.
+    fn wrong_domains(&self, devices: usize) -> Option<String> {
+        let d = &self.domains;
+        let is_pair = self.copies == 2 && devices == 2 && d.len() == 2 && d[0] != d[1];
+        match d.iter().all(|d| (1..=MAX_DOMAIN).contains(d)) {
+            _ if d.is_empty() => None,
+            false => Some(format!("nodes have numbers from 1 to {MAX_DOMAIN}")),
+            true if is_pair => None,
+            true => Some(
+                "a pool that two nodes share has two copies, and one device of each node".into(),
+            ),
+        }
     }
 }
 
@@ -100,6 +127,9 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
              copies, one or two copies, and at most {MAX_MEMBERS} devices",
             disks.len()
         ));
+    }
+    if let Some(why) = spec.wrong_domains(disks.len()) {
+        return request(why);
     }
     let slabs_at_most: u64 =
         disks.iter().map(|d| (d.len() / BLOCK as u64) >> spec.slab_shift).sum();
@@ -165,6 +195,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         since: 0,
         blocks: l.blocks,
         spares_used: 0,
+        domain: spec.domains.get(n).copied().unwrap_or(0),
     });
     let first = Superblock {
         pool: spec.pool,
@@ -188,7 +219,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         spares: spec.spares,
         next_dataset: 1,
         members: members.collect(),
-        incompat: spec.data_sum.features(),
+        incompat: spec.data_sum.features() | if spec.domains.is_empty() { 0 } else { OF_CLUSTER },
         compat: 0,
     };
     for (n, (d, layout)) in disks.iter().zip(&layouts).enumerate() {

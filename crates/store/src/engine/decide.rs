@@ -42,7 +42,7 @@ impl Inner {
     }
 
     async fn decide(&self) -> IoResult {
-        if self.superseded.get() {
+        if self.superseded.get() || self.fenced.get() {
             // What it would write does not follow what was begun since, and would contradict it. The next try to go on decides.
             return Err(IoError::Offline);
         }
@@ -76,6 +76,7 @@ impl Inner {
         next.incarnation = self.incarnation.get() + 1;
         next.next_dataset = self.next_dataset.get();
         next.incompat |= KEPT_LOG;
+        next.owner_epoch = self.owner_epoch();
         // Who was current when it was suspended is so still.
         for (m, d) in next.members.iter_mut().zip(self.devices.borrow().iter()) {
             m.spares_used = d.spares_used.get().max(m.spares_used);

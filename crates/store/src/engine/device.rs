@@ -24,6 +24,8 @@ pub(crate) struct Device {
     /// `None`: it was not found.
     pub(crate) disk: Option<Rc<dyn Disk>>,
     pub(crate) layout: Layout,
+    /// The node that it depends on; 0: none.
+    pub(crate) domain: u16,
     pub(crate) state: Cell<MemberState>,
     pub(crate) since: Cell<u32>,
     pub(crate) draining: Cell<bool>,
@@ -110,6 +112,7 @@ impl Device {
         Rc::new(Device {
             number,
             id: member.device,
+            domain: member.domain,
             disk,
             layout,
             state: Cell::new(member.state),
@@ -149,6 +152,7 @@ impl Device {
             since: self.since.get(),
             blocks: self.layout.blocks,
             spares_used: self.spares_used.get(),
+            domain: self.domain,
         }
     }
 

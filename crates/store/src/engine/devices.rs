@@ -134,7 +134,9 @@ impl Inner {
         let ring = superblocks(&disk, &label, limit).await?;
         let newest = ring.newest();
         let (foreign, held) = history(newest, &self.durable.borrow(), d.since.get());
-        if !d.asked.get() {
+        let foreign = foreign && !has(Bug::OtherIsBelieved);
+        // Where two nodes share the pool it is known whose history counts: nobody is asked.
+        if !d.asked.get() && self.options.owner.is_none() {
             // It went its own way, as it seems now, or may have. An older image was looked at before it was known as one.
             let held = held && d.since.get() > 0;
             d.held.set(d.held.get() || held);
@@ -171,6 +173,12 @@ impl Inner {
 
     /// A disk that is to be a new device, with its label on it.
     async fn prepare(&self, disk: Rc<dyn Disk>, state: MemberState) -> StoreResult<Rc<Device>> {
+        if self.options.owner.is_some() {
+            // Places, spares and the log would have to keep to one of each node.
+            return not_now(
+                "a pool that two nodes share has one device of each, and takes no other".into(),
+            );
+        }
         let label = match label_within(&disk, self.options.deadline).await {
             // It may belong to somebody.
             Err(no) if no.in_doubt => return Err(no.why),
@@ -251,6 +259,7 @@ impl Inner {
             since: 0,
             blocks,
             spares_used: 0,
+            domain: 0,
         };
         let d = Device::new(number as u16, &member, layout, Some(disk));
         self.wipe_rings(&d).await?;
@@ -682,7 +691,7 @@ impl Pool {
             // That another disk in its place went its own way says nothing of this one. After a wipe that was stopped `since` is 0,
             // and nothing is believed.
             d.foreign.set(foreign || has(Bug::ForeignByNumber) && old.foreign.get());
-            d.held.set(held);
+            d.held.set(held && i.options.owner.is_none());
             // Who asked for another disk did not ask for this one to lose what it has.
             d.asked.set(has(Bug::AskedByNumber) && old.asked.get());
             if i.in_service_as(&d).is_some() {

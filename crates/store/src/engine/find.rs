@@ -4,6 +4,7 @@ use super::device::Device;
 use super::labels::{Superblocks, label_within, superblocks};
 use super::log_end::half;
 use super::open::{Options, parse_space, pool_error, space_table};
+use super::owner::is_believed;
 use super::suffice::Sight;
 use super::{StoreError, StoreResult};
 use crate::format::LAST_EPOCH;
@@ -36,10 +37,10 @@ pub(super) struct Found {
 }
 
 /// The devices of a pool as a superblock has them, with the disks that were found.
-fn members(best: &Superblock, found: &[Part], any: Label) -> Vec<Rc<Device>> {
+fn members(best: &Superblock, found: &[Part], others: &[Part], any: Label) -> Vec<Rc<Device>> {
     let all = best.members.iter().enumerate();
     all.map(|(n, m)| {
-        let here = found.iter().find(|p| p.label.device == m.device);
+        let here = found.iter().chain(others).find(|p| p.label.device == m.device);
         // A missing one is laid out as the others are, in its own size.
         let y = any.layout;
         let like =
@@ -57,7 +58,7 @@ fn members(best: &Superblock, found: &[Part], any: Label) -> Vec<Rc<Device>> {
 
 /// Whether of two disks that are one device the second has come further. `None`: what would tell cannot be read.
 async fn is_newer(one: &Part, other: &Part, limit: Nanos) -> Option<bool> {
-    let newest = |p: &Part| p.ring.newest().map(|s| (s.seq, s.incarnation));
+    let newest = |p: &Part| p.ring.newest().map(Superblock::age);
     if newest(one) != newest(other) {
         return Some(newest(one) < newest(other));
     }
@@ -131,6 +132,9 @@ pub(super) async fn find(disks: Vec<Rc<dyn Disk>>, options: &Options) -> StoreRe
         return pool_error(format!("`{name}` belongs to another pool, {pool:032x}"));
     }
     let left_out = one_each(&mut found, limit).await?;
+    let owner = options.owner.as_ref();
+    let (found, others): (Vec<Part>, Vec<Part>) =
+        found.into_iter().partition(|p| is_believed(owner, p.label.device, p.ring.newest()));
     let also = |e| match e {
         StoreError::Pool(mut text) => {
             left_out.iter().for_each(|(name, why)| text.push_str(&format!("; `{name}`: {why}")));
@@ -138,7 +142,8 @@ pub(super) async fn find(disks: Vec<Rc<dyn Disk>>, options: &Options) -> StoreRe
         }
         e => e,
     };
-    let (best, devices, lineage, table) = of(&found, any, options, unread).await.map_err(also)?;
+    let made = of(&found, &others, any, options, unread).await;
+    let (best, devices, lineage, table) = made.map_err(also)?;
     Ok(Found { best, devices, lineage, table, left_out })
 }
 
@@ -147,6 +152,7 @@ type Table = Option<(Vec<SlabRecord>, Vec<RemapRecord>)>;
 /// What disks that are one device each make.
 async fn of(
     found: &[Part],
+    others: &[Part],
     any: Label,
     options: &Options,
     unread: bool,
@@ -157,8 +163,9 @@ async fn of(
     if let Some(p) = found.iter().find(|p| !alike(&p.label)) {
         return pool_error(format!("`{}` is laid out in another way than its pool", p.disk.name()));
     }
-    let devices = members(&best, found, any);
-    let here = |d: &Rc<Device>| d.disk.clone().map(|disk| (disk, d.layout));
+    let devices = members(&best, found, others, any);
+    let is_found = |d: &Device| found.iter().any(|p| p.label.device == d.id);
+    let here = |d: &Rc<Device>| d.disk.clone().filter(|_| is_found(d)).map(|disk| (disk, d.layout));
     let disks: Vec<_> = devices.iter().filter_map(here).collect();
     let bytes = space_table(&disks, &best, options.deadline).await;
     let table = bytes.as_deref().map(parse_space);
@@ -167,6 +174,11 @@ async fn of(
         let sight = Sight::new(&best, found, &devices, slabs, options.deadline).await;
         let lineage = sight.suffices(options, unread)?;
         sight.note(options.force);
+        sight.note_others(others);
+        if options.owner.is_some() {
+            // Who has what counts is known: nobody is asked about what others did.
+            devices.iter().for_each(|d| d.held.set(false));
+        }
         lineage
     };
     if !devices.iter().any(|d| d.disk.is_some() && d.state.get() == MemberState::InSync) {
@@ -187,8 +199,7 @@ fn newest(found: &[Part]) -> StoreResult<Superblock> {
     let all = || found.iter().flat_map(|p| p.ring.all.iter().map(move |s| (p, s)));
     // The last one of a life may be on a device out of sync only. When that is away the next life begins with another one of
     // that number.
-    let newer = |s: &&Superblock| (s.seq, s.incarnation);
-    let Some(best) = all().map(|(_, s)| s).max_by_key(newer).cloned() else {
+    let Some(best) = all().map(|(_, s)| s).max_by_key(|s| s.age()).cloned() else {
         return pool_error("no device has a readable superblock");
     };
     // The one before it, where that is still there, must be the one that it names.

@@ -183,6 +183,7 @@ mod tests {
             since: 0,
             blocks: layout.blocks,
             spares_used: 0,
+            domain: 0,
         };
         Device::new(0, &member, layout, Some(disk.clone()))
     }

@@ -283,7 +283,7 @@ pub(crate) async fn superblocks(
     if !has(Bug::HiddenIsNone) {
         found.hidden = unread & !told;
     }
-    found.all.sort_by_key(|s| std::cmp::Reverse((s.seq, s.incarnation)));
+    found.all.sort_by_key(|s| std::cmp::Reverse(s.age()));
     Ok(found)
 }
 

@@ -316,7 +316,7 @@ impl Inner {
             let head = PageHead {
                 pool: self.tag,
                 incarnation: self.incarnation.get(),
-                owner_epoch: 0,
+                owner_epoch: self.owner_epoch(),
                 lsn,
                 previous: log.chain.get(),
                 stable: log.stable.get(),

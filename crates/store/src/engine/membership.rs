@@ -32,14 +32,20 @@ impl Inner {
                 break;
             }
         }
+        self.readmit().await;
         Ok(())
     }
 
     async fn write_one(&self, change: impl Fn(&mut Superblock)) -> IoResult {
         let mut last = self.durable.borrow().clone();
         loop {
+            if has(Bug::MoreBeforeSuperblock) {
+                self.readmit().await;
+            }
+            self.agree().await?;
             self.check_running()?;
             let mut next = last.again();
+            next.owner_epoch = self.owner_epoch();
             change(&mut next);
             // Those of an older program do not have it.
             if let Some(d) = self.devices.borrow().first() {

@@ -30,6 +30,7 @@ mod meta;
 mod moves;
 mod old_log;
 mod open;
+mod owner;
 mod plan;
 mod ranges;
 mod read;
@@ -58,6 +59,7 @@ pub use labels::{is_unreadable, label_of};
 pub use log_end::{LogEnd, Told, log_end, told_by};
 pub use open::Options;
 pub(crate) use open::{parse_space, space_table};
+pub use owner::{Able, Arbiter, Owner};
 pub use scrub::{ScrubReport, ScrubWatch};
 pub use shred::Place;
 pub use snapshot::DatasetInfo;
@@ -195,6 +197,11 @@ pub(crate) struct Inner {
     pub(crate) recorded: Cell<u64>,
     /// Blocks of which every copy was read and was wrong, by number and checksum, and when first.
     pub(crate) wrong: RefCell<BTreeMap<(u64, u32, copies::Shown), Nanos>>,
+    /// Of a pool that two nodes share: the nodes that may be held to have everything, those that surely are, and whether another
+    /// one owns it.
+    pub(crate) told_able: Cell<Able>,
+    pub(crate) sure_able: Cell<Able>,
+    pub(crate) fenced: Cell<bool>,
     /// Nothing is written any more, and why.
     pub(crate) suspended: Cell<Option<IoError>>,
     /// Only one decides at a time what failed with the pool; when that may be tried again.

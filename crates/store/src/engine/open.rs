@@ -8,6 +8,7 @@ use super::find::{Found, find};
 use super::labels::{A_WHILE, read_surely};
 use super::log::Log;
 use super::meta::{Cache, Effort};
+use super::owner::{Able, Owner};
 use super::resume::Lives;
 use super::space::Space;
 use super::to_end::Works;
@@ -61,6 +62,8 @@ pub struct Options {
     /// Bytes a second that copying from device to device takes at most; 0: as fast as possible.
     /// [`Pool::set_fill_rate`] changes it.
     pub fill_rate: u64,
+    /// In whose name it is opened, of a pool that two nodes share.
+    pub owner: Option<Owner>,
     /// Nothing is written, also no repairs: for looking at a pool that nobody serves.
     pub read_only: bool,
     /// Nanoseconds after which a block of which every copy was read and is wrong is looked at again, before its loss is made
@@ -88,6 +91,7 @@ impl Default for Options {
             resync: true,
             spare_after: Some(60 * SECONDS),
             fill_rate: 0,
+            owner: None,
             read_only: false,
             proof: 5 * SECONDS,
             reuse_at_once: false,
@@ -150,6 +154,8 @@ impl Pool {
         let works = Rc::<Works>::default();
         let opened = async {
             let inner = assemble_quiet(disks, options, works.clone()).await?;
+            let may = inner.check_owner(&inner.durable.borrow(), false);
+            may.map_err(StoreError::State)?;
             if has(Bug::HiddenForgottenFirst) {
                 inner.forget_hidden().await?;
             }
@@ -257,6 +263,9 @@ pub(crate) async fn assemble(
         failures: Cell::new(0),
         recorded: Cell::new(0),
         wrong: RefCell::default(),
+        told_able: Cell::new(options.owner.as_ref().map_or(Able::NONE, |o| o.able)),
+        sure_able: Cell::new(options.owner.as_ref().map_or(Able::NONE, |o| o.able)),
+        fenced: Cell::new(false),
         suspended: Cell::new(None),
         begun: RefCell::default(),
         over: Cell::new(false),

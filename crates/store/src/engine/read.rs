@@ -72,6 +72,10 @@ impl Inner {
         buf: &Slice,
         sums: Option<&Slice>,
     ) -> IoResult<Option<(usize, CompletionFuture)>> {
+        if self.fenced.get() {
+            // The owner may have written since.
+            return Err(IoError::Offline);
+        }
         let count = buf.len() / BLOCK;
         self.count(|c| c.blocks_read += count as u64);
         let mut done = 0;

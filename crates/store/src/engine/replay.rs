@@ -62,6 +62,9 @@ impl Inner {
             b.is_followed_by(&self.durable.borrow())?;
             b.is_in_each(self).await?;
         }
+        if !self.options.read_only {
+            self.agree().await?;
+        }
         self.complete_super().await?;
         let mut old = self.read_log().await?;
         if let Some(b) = before {
@@ -149,7 +152,7 @@ impl Inner {
             let head = PageHead {
                 pool: self.tag,
                 incarnation: life,
-                owner_epoch: 0,
+                owner_epoch: self.owner_epoch(),
                 lsn,
                 previous: chain,
                 stable: old.stable,

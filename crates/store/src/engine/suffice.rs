@@ -6,6 +6,7 @@ use super::find::{Part, history};
 use super::labels::Superblocks;
 use super::log_end::half;
 use super::open::{Options, pool_error};
+use super::owner::Owner;
 use crate::format::slab::{SlabRecord, reserved};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::planted::{Bug, has};
@@ -178,7 +179,9 @@ impl<'a> Sight<'a> {
                 Some(r) if !is_older && self.is_unsure(d, r) => UNSURE,
                 Some(_) => continue,
             };
-            if !(options.force || nothing_newer && ![UNREAD, UNSURE].contains(&why)) {
+            let elsewhere = || options.owner.as_ref().is_some_and(|o| self.another_has_all(o, d));
+            let known = nothing_newer && ![UNREAD, UNSURE].contains(&why);
+            if !(options.force || known || elsewhere()) {
                 return pool_error(format!(
                     "device {} ({:016x}) {why}: in its newest state it may have what the others have not. \
                      Bring that, or open by force to go on without it",
@@ -202,6 +205,28 @@ impl<'a> Sight<'a> {
             lineage = (options.lineage, best.lineage);
         }
         Ok(lineage)
+    }
+
+    /// Of a pool that two nodes share: another node than that of this device has everything, as is kept, and all that it had is there.
+    fn another_has_all(&self, owner: &Owner, d: &Device) -> bool {
+        let is_whole = |o: &Rc<Device>| {
+            self.ring(o).is_some_and(|r| {
+                let hides = r.may_hide(self.best.seq.wrapping_add(1));
+                !hides && !self.is_older(o, r) && !self.is_unsure(o, r)
+            })
+        };
+        self.in_sync().any(|o| o.domain != d.domain && owner.able.has(o.domain) && is_whole(o))
+    }
+
+    /// The same of devices of nodes that are not held to have everything: what they lack is brought, and if they have gone their
+    /// own way, all of it. Nobody is asked: it is known who has what counts.
+    pub(super) fn note_others(&self, others: &[Part]) {
+        for d in self.devices {
+            let Some(p) = others.iter().find(|p| p.label.device == d.id) else { continue };
+            let (foreign, _) = history(p.ring.newest(), self.best, d.since.get());
+            d.foreign.set(foreign && !has(Bug::OtherIsBelieved));
+            d.held.set(false);
+        }
     }
 
     /// Notes on each device that is there what may be believed of it. By force an older one stays that has what nothing else has:

@@ -41,8 +41,11 @@ pub const KEPT_LOG: u64 = 2;
 /// Feature: checksums of data are CRC-32K, not CRC32C.
 pub const DATA_CRC32K: u64 = 4;
 
+/// Feature: the pool is shared by two nodes. Only its owner opens it.
+pub const OF_CLUSTER: u64 = 8;
+
 /// Incompatible features that this program knows. A pool with any other bit is not opened.
-pub const INCOMPAT: u64 = GIVEN_UP_SLABS | KEPT_LOG | DATA_CRC32K;
+pub const INCOMPAT: u64 = GIVEN_UP_SLABS | KEPT_LOG | DATA_CRC32K | OF_CLUSTER;
 
 /// Largest pool block number, exclusive: 36 bits, 256 TiB.
 pub const MAX_VBN: u64 = 1 << 36;

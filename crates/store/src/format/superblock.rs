@@ -6,6 +6,7 @@ use super::le::*;
 use super::page::NodePtr;
 use super::turn::{MAX_TURNS, TURN, Turn, check_turns};
 use super::{Block, FormatError, KEPT_LOG, MAX_EPOCH, Result, VERSION, ensure};
+use crate::planted::{Bug, has};
 use weir_codec::crc64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"WeirSupr");
@@ -14,6 +15,8 @@ const MEMBERS_AT: usize = 512;
 const MEMBER: usize = 40;
 /// Most devices of a pool.
 pub const MAX_MEMBERS: usize = (CRC_AT - MEMBERS_AT) / MEMBER;
+/// Highest number of a node that devices depend on.
+pub const MAX_DOMAIN: u16 = 63;
 /// Devices that carry the log.
 pub const LOG_COPIES: usize = 2;
 const NOBODY: u16 = u16::MAX;
@@ -75,6 +78,8 @@ pub struct Member {
     pub blocks: u64,
     /// Spare blocks in use.
     pub spares_used: u32,
+    /// The node that it depends on, in a cluster; else 0. Copies of a block lie on devices of two nodes.
+    pub domain: u16,
 }
 
 /// A table in allocated space.
@@ -239,6 +244,7 @@ impl Superblock {
             put32(p, 12, m.since);
             put64(p, 16, m.blocks);
             put32(p, 24, m.spares_used);
+            put16(p, 28, m.domain);
         }
         let crc = crc64(&p[..CRC_AT]);
         put64(p, CRC_AT, crc);
@@ -248,6 +254,13 @@ impl Superblock {
     /// The checksum by which the next superblock names this one: the same on all devices and areas.
     pub fn chain(&self) -> u64 {
         get64(&self.encode(0, 0)[..], CRC_AT)
+    }
+
+    /// Of two superblocks of a pool the newer one has the greater. An owner counts before the number: one that was fenced may have
+    /// begun others.
+    pub fn age(&self) -> (u32, u64, u32) {
+        let owner = if has(Bug::NumberBeforeOwner) { 0 } else { self.owner_epoch };
+        (owner, self.seq, self.incarnation)
     }
 
     /// The next one, as long as nothing has changed.
@@ -288,6 +301,7 @@ impl Superblock {
                 since: get32(p, 12),
                 blocks: get64(p, 16),
                 spares_used: get32(p, 24),
+                domain: get16(p, 28),
             });
         }
         let mut log_set = [None; LOG_COPIES];
@@ -325,6 +339,7 @@ impl Superblock {
             compat: get64(b, 24),
         };
         ensure(s.epoch <= MAX_EPOCH, "epoch")?;
+        ensure(s.members.iter().all(|m| m.domain <= MAX_DOMAIN), "node of a device")?;
         ensure((1..=2).contains(&s.copies), "number of copies")?;
         ensure((6..=20).contains(&s.slab_shift), "size of slabs")?;
         ensure((super::label::MIN_LOG..=1 << 32).contains(&s.log_pages), "size of the log")?;

@@ -91,6 +91,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             since,
             blocks,
             spares_used: since,
+            domain: (since % 64) as u16,
         },
     );
     let members = proptest::collection::vec(member, 1..=superblock::MAX_MEMBERS);

@@ -138,6 +138,7 @@ mod tests {
             since: 0,
             blocks: 1000,
             spares_used: 0,
+            domain: 0,
         };
         Superblock {
             pool: 1,

@@ -35,6 +35,7 @@ mod no_echo;
 mod older;
 mod one_name;
 mod own_history;
+mod owned;
 mod pool;
 mod protocol_model;
 mod put_back;

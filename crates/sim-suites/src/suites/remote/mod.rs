@@ -81,6 +81,7 @@ impl Story {
             spares: 8,
             data_sum: DataSum::Crc32k,
             overwrite: false,
+            domains: Vec::new(),
         };
         let len = (150 + spec.log_pages + 24 + rng.between(900, 1200)) * 4096;
         let near = w.node("near");

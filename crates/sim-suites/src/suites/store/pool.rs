@@ -215,6 +215,7 @@ impl Story {
             spares: 8,
             data_sum: if old { DataSum::Crc32c } else { DataSum::Crc32k },
             overwrite: false,
+            domains: Vec::new(),
         };
         let config = DiskConfig {
             open_waits: !own::has(own::Bug::OpenDoesNotWait),

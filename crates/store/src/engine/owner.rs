@@ -1,0 +1,215 @@
+//! A pool that two nodes share: one of them owns it, under an epoch that no other owner has had.
+//!
+//! Which node may own the pool, and which nodes have everything, is kept elsewhere, in a register of both. The engine asks before
+//! it goes on with fewer: what it acknowledges then, a node that is still held to have everything would lack.
+
+use super::Inner;
+use crate::format::superblock::{MAX_DOMAIN, Superblock};
+use crate::planted::{Bug, has};
+use std::fmt;
+use std::rc::Rc;
+use weir_base::{IoError, IoResult, Nanos, SECONDS};
+use weir_reactor::{LocalFuture, sleep, spawn_task};
+
+/// When a node that has everything is told of again, if that was not kept.
+const AGAIN: Nanos = SECONDS;
+
+/// Nodes, by number, whose devices hold everything that was acknowledged, without those of any other node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Able(u64);
+
+impl Able {
+    /// None.
+    pub const NONE: Able = Able(0);
+
+    /// With this one.
+    ///
+    /// # Panics
+    /// There is no such node: its number is 0, or more than [`MAX_DOMAIN`].
+    pub fn with(self, domain: u16) -> Able {
+        assert!((1..=MAX_DOMAIN).contains(&domain), "no node has the number {domain}");
+        Able(self.0 | 1 << domain)
+    }
+
+    /// Without those of `others`.
+    pub fn without(self, others: Able) -> Able {
+        Able(self.0 & !others.0)
+    }
+
+    /// Those of both.
+    pub fn and(self, others: Able) -> Able {
+        Able(self.0 | others.0)
+    }
+
+    /// Whether this one is among them.
+    pub fn has(self, domain: u16) -> bool {
+        domain <= MAX_DOMAIN && self.0 >> domain & 1 == 1
+    }
+
+    /// There is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Who keeps which nodes have everything.
+pub trait Arbiter {
+    /// Only these have everything from here on. Waits until that is kept: nothing is acknowledged before. False: this node does not
+    /// own the pool any more, and writes nothing from then on.
+    fn fewer(&self, able: Able) -> LocalFuture<'_, bool>;
+
+    /// These have everything (again). False: it is not kept, or may not be; it is told again later.
+    fn more(&self, able: Able) -> LocalFuture<'_, bool>;
+}
+
+/// In whose name a pool of two nodes is opened.
+#[derive(Clone)]
+pub struct Owner {
+    /// Its owner epoch: greater than that of every opening before.
+    pub epoch: u32,
+    /// Its number.
+    pub domain: u16,
+    /// The nodes that have everything. What devices of others tell is not believed.
+    pub able: Able,
+    /// Who is asked.
+    pub arbiter: Rc<dyn Arbiter>,
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Owner { epoch, domain, able, .. } = self;
+        write!(f, "Owner({domain}, epoch {epoch}, able {:b})", able.0)
+    }
+}
+
+impl Inner {
+    /// The owner epoch of what is written; 0 for a pool of one node.
+    pub(crate) fn owner_epoch(&self) -> u32 {
+        self.options.owner.as_ref().map_or(0, |o| o.epoch)
+    }
+
+    /// The nodes each of which has all slabs and the log on devices that are current.
+    fn able_now(&self, owner: &Owner) -> Able {
+        let (durable, space) = (self.durable.borrow(), self.space.borrow());
+        let is_current = |n: u16, domain: u16| {
+            self.device(n).is_some_and(|d| d.domain == domain && d.is_current())
+        };
+        let has_all = |domain: u16| {
+            let slabs = space.slabs.iter().filter(|s| s.exists() && s.offered);
+            let on =
+                |c: &crate::format::slab::Placement| !c.filling && is_current(c.device, domain);
+            let mut log = durable.log_set.iter().flatten();
+            slabs.map(|s| s.copies.iter().flatten().any(on)).all(|any| any)
+                && log.any(|n| is_current(*n, domain))
+        };
+        let devices = self.devices.borrow();
+        let all = devices.iter().map(|d| d.domain).filter(|d| *d > 0 && has_all(*d));
+        let able = all.fold(Able::NONE, Able::with);
+        // Together they may have it all. Somebody must be told of, and it is this node that goes on.
+        if able.is_empty() { able.with(owner.domain) } else { able }
+    }
+
+    /// Sees to it that no node is held to have everything that has not. Comes before anything is acknowledged without a device that
+    /// failed, and before a superblock says so.
+    ///
+    /// # Errors
+    /// Another node owns the pool: this one is suspended.
+    pub(crate) async fn agree(&self) -> IoResult {
+        let Some(owner) = &self.options.owner else { return Ok(()) };
+        loop {
+            self.check_running()?;
+            let now = self.able_now(owner);
+            let told = self.told_able.get();
+            if told.without(now).is_empty() || has(Bug::FewerUntold) {
+                return Ok(());
+            }
+            // A node that comes into service meanwhile is told of by the superblock that says so.
+            let able = told.without(told.without(now));
+            let able = if able.is_empty() { able.with(owner.domain) } else { able };
+            if has(Bug::FewerNotAwaited) {
+                let (arbiter, me) = (owner.arbiter.clone(), self.me.clone());
+                self.told_able.set(able);
+                spawn_task(async move {
+                    if !arbiter.fewer(able).await
+                        && let Some(i) = me.upgrade()
+                    {
+                        i.fence();
+                    }
+                });
+                return Ok(());
+            }
+            if !owner.arbiter.fewer(able).await {
+                self.fence();
+                return Err(IoError::Offline);
+            }
+            self.told_able.set(able);
+            self.sure_able.set(able);
+        }
+    }
+
+    /// Another node owns the pool: nothing is written any more, and it does not go on by itself.
+    fn fence(&self) {
+        if !has(Bug::FencedGoesOn) {
+            self.fenced.set(true);
+            self.suspend(IoError::Offline);
+        }
+    }
+
+    /// Tells of nodes that have everything by a superblock that is durable. The caller holds `super_lock`.
+    pub(crate) async fn readmit(&self) {
+        let Some(owner) = &self.options.owner else { return };
+        let now = self.able_now(owner);
+        if now.without(self.sure_able.get()).is_empty() || self.check_running().is_err() {
+            return;
+        }
+        // Whatever the answer: it may be kept, and then what they lack later must be told.
+        let before = self.told_able.get();
+        if !has(Bug::DoubtOfMoreForgotten) {
+            self.told_able.set(before.and(now));
+        }
+        if owner.arbiter.more(now).await {
+            self.told_able.set(before.and(now));
+            self.sure_able.set(now);
+            return;
+        }
+        let me = self.me.clone();
+        spawn_task(async move {
+            sleep(AGAIN).await;
+            let Some(i) = me.upgrade() else { return };
+            let _only = i.super_lock.acquire(1).await;
+            i.readmit().await;
+        });
+    }
+
+    /// Whether a pool of two nodes may be opened by this superblock. `again`: it goes on in its place.
+    ///
+    /// # Errors
+    /// It may not, in words.
+    pub(crate) fn check_owner(&self, found: &Superblock, again: bool) -> Result<(), String> {
+        let of_cluster = found.members.iter().any(|m| m.domain > 0);
+        match &self.options.owner {
+            None if of_cluster && !self.options.read_only => {
+                Err("it is shared by two nodes, one of \
+                 which owns it: only that one opens it, by the cluster that keeps who it is"
+                    .into())
+            }
+            Some(_) if !of_cluster => Err("it is a pool of one node: nobody owns it".into()),
+            Some(o)
+                if found.owner_epoch >= o.epoch + u32::from(again) && !has(Bug::EpochUsedAgain) =>
+            {
+                Err(format!(
+                    "it was opened under owner epoch {}, and this node owns it under {}: another node has it by now",
+                    found.owner_epoch, o.epoch
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether what a device says of a pool is believed, by who is held to have everything: `newest` is its newest superblock.
+pub(super) fn is_believed(owner: Option<&Owner>, device: u64, newest: Option<&Superblock>) -> bool {
+    let Some(owner) = owner.filter(|_| !has(Bug::AnybodyIsAble)) else { return true };
+    let own = newest.and_then(|s| s.members.iter().find(|m| m.device == device));
+    own.is_none_or(|m| owner.able.has(m.domain) || m.domain == 0)
+}
