@@ -357,28 +357,19 @@ weir_base::planted_bugs! {
     NumberBeforeOwner,
     /// What any device says is believed, whoever is held to have everything.
     AnybodyIsAble,
-    /// A device that has gone its own way gets what was written since only.
-    OtherIsBelieved,
-    /// That more nodes have everything is told before a superblock says so.
-    MoreBeforeSuperblock,
 }
 
 impl Bug {
-    /// Those of a pool that two nodes share.
-    pub const PAIR: &[Bug] = &[
-        Bug::FewerNotAwaited,
-        Bug::FewerUntold,
-        Bug::FencedGoesOn,
+    /// Those of a pool that two nodes share, for the suite `pair`.
+    pub const PAIR: &[Bug] = &[Bug::FewerNotAwaited, Bug::FewerUntold, Bug::FencedGoesOn];
+    /// Those that only tests of this crate look for, since no suite does what they need. Examples: to resume a pool whose
+    /// device fails meanwhile, to put an older image in a device's place, to have a device hang before it is in service.
+    pub const TESTS: &[Bug] = &[
+        // Who owns a pool of two nodes, and who has everything (`owned`).
         Bug::DoubtOfMoreForgotten,
         Bug::EpochUsedAgain,
         Bug::NumberBeforeOwner,
         Bug::AnybodyIsAble,
-        Bug::OtherIsBelieved,
-        Bug::MoreBeforeSuperblock,
-    ];
-    /// Those that only tests of this crate look for, since no suite does what they need. Examples: to resume a pool whose
-    /// device fails meanwhile, to put an older image in a device's place, to have a device hang before it is in service.
-    pub const TESTS: &[Bug] = &[
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

@@ -134,7 +134,6 @@ impl Inner {
         let ring = superblocks(&disk, &label, limit).await?;
         let newest = ring.newest();
         let (foreign, held) = history(newest, &self.durable.borrow(), d.since.get());
-        let foreign = foreign && !has(Bug::OtherIsBelieved);
         // Where two nodes share the pool it is known whose history counts: nobody is asked.
         if !d.asked.get() && self.options.owner.is_none() {
             // It went its own way, as it seems now, or may have. An older image was looked at before it was known as one.

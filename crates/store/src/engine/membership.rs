@@ -39,9 +39,6 @@ impl Inner {
     async fn write_one(&self, change: impl Fn(&mut Superblock)) -> IoResult {
         let mut last = self.durable.borrow().clone();
         loop {
-            if has(Bug::MoreBeforeSuperblock) {
-                self.readmit().await;
-            }
             self.agree().await?;
             self.check_running()?;
             let mut next = last.again();

@@ -201,6 +201,8 @@ pub(crate) struct Inner {
     /// one owns it.
     pub(crate) told_able: Cell<Able>,
     pub(crate) sure_able: Cell<Able>,
+    /// Somebody tells of more nodes again in a while.
+    pub(crate) retelling: Cell<bool>,
     pub(crate) fenced: Cell<bool>,
     /// Nothing is written any more, and why.
     pub(crate) suspended: Cell<Option<IoError>>,

@@ -265,6 +265,7 @@ pub(crate) async fn assemble(
         wrong: RefCell::default(),
         told_able: Cell::new(options.owner.as_ref().map_or(Able::NONE, |o| o.able)),
         sure_able: Cell::new(options.owner.as_ref().map_or(Able::NONE, |o| o.able)),
+        retelling: Cell::new(false),
         fenced: Cell::new(false),
         suspended: Cell::new(None),
         begun: RefCell::default(),

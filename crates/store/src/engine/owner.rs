@@ -4,6 +4,7 @@
 //! it goes on with fewer: what it acknowledges then, a node that is still held to have everything would lack.
 
 use super::Inner;
+use crate::format::slab::Placement;
 use crate::format::superblock::{MAX_DOMAIN, Superblock};
 use crate::planted::{Bug, has};
 use std::fmt;
@@ -95,12 +96,10 @@ impl Inner {
             self.device(n).is_some_and(|d| d.domain == domain && d.is_current())
         };
         let has_all = |domain: u16| {
-            let slabs = space.slabs.iter().filter(|s| s.exists() && s.offered);
-            let on =
-                |c: &crate::format::slab::Placement| !c.filling && is_current(c.device, domain);
+            let mut slabs = space.slabs.iter().filter(|s| s.exists() && s.offered);
+            let on = |c: &Placement| !c.filling && is_current(c.device, domain);
             let mut log = durable.log_set.iter().flatten();
-            slabs.map(|s| s.copies.iter().flatten().any(on)).all(|any| any)
-                && log.any(|n| is_current(*n, domain))
+            slabs.all(|s| s.copies.iter().flatten().any(on)) && log.any(|n| is_current(*n, domain))
         };
         let devices = self.devices.borrow();
         let all = devices.iter().map(|d| d.domain).filter(|d| *d > 0 && has_all(*d));
@@ -172,10 +171,14 @@ impl Inner {
             self.sure_able.set(now);
             return;
         }
+        if self.retelling.replace(true) {
+            return;
+        }
         let me = self.me.clone();
         spawn_task(async move {
             sleep(AGAIN).await;
             let Some(i) = me.upgrade() else { return };
+            i.retelling.set(false);
             let _only = i.super_lock.acquire(1).await;
             i.readmit().await;
         });

@@ -224,7 +224,7 @@ impl<'a> Sight<'a> {
         for d in self.devices {
             let Some(p) = others.iter().find(|p| p.label.device == d.id) else { continue };
             let (foreign, _) = history(p.ring.newest(), self.best, d.since.get());
-            d.foreign.set(foreign && !has(Bug::OtherIsBelieved));
+            d.foreign.set(foreign);
             d.held.set(false);
         }
     }
