@@ -267,6 +267,13 @@ fn sizes_are_as_documented() {
 #[test]
 fn unknown_features_are_refused() {
     let layout = Layout::plan(10_000, 8, 64, 2, 16).unwrap();
-    let l = Label { pool: 5, device: 6, layout, incompat: 8, compat: 0, copy: 0 };
-    assert_eq!(Label::decode(&l.encode()), Err(FormatError::Feature(8)));
+    for bit in 0..64 {
+        let incompat = 1u64 << bit;
+        let l = Label { pool: 5, device: 6, layout, incompat, compat: 0, copy: 0 };
+        match Label::decode(&l.encode()) {
+            Ok(found) => assert!(incompat & INCOMPAT != 0 && found == l, "bit {bit}"),
+            Err(e) => assert_eq!((incompat & INCOMPAT, e), (0, FormatError::Feature(incompat))),
+        }
+    }
+    assert_eq!(INCOMPAT, 0b1111, "a new feature is documented in docs/format.md");
 }
