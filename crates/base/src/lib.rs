@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod date;
+pub mod names;
 pub mod planted;
 pub mod prng;
 pub mod status;

@@ -2,6 +2,7 @@
 
 use crate::known::Known;
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -68,6 +69,13 @@ impl AccessMap {
         named.or_else(|| self.hosts.iter().find(|h| h.any))
     }
 
+    /// The host that this identifier of an SRP or BRP initiator belongs to. An IPv4 address (RFC 4291, section 2.5.5.2) is none: it is
+    /// that of a host of NBD, and whoever likes could claim it.
+    pub fn identified(&self, id: &[u8; 16]) -> Option<&HostRule> {
+        let is_address = Ipv6Addr::from(*id).to_ipv4_mapped().is_some();
+        self.host(id).filter(|_| !is_address)
+    }
+
     /// Whose share of memory it is that `port` uses: its host's, or its own where the rule is for all or the host has no
     /// identifier but its network `address`.
     pub fn account(&self, port: &[u8], address: &str) -> String {
@@ -81,9 +89,10 @@ impl AccessMap {
 
 impl AccessMap {
     /// Whose writes wait for each other's that are left behind: those of a host, and where the rule is for all those of a
-    /// machine, which the second half of an identifier names. Empty where nothing tells.
+    /// machine, which the second half of an identifier names, or a whole name. Empty where nothing tells.
     pub(crate) fn writer(&self, port: &[u8]) -> String {
-        let machine = port.get(8..).filter(|m| m.iter().any(|b| *b != 0));
+        let machine = if port.len() == 16 { &port[8..] } else { port };
+        let machine = Some(machine).filter(|m| m.iter().any(|b| *b != 0));
         match (self.host(port), machine) {
             (Some(h), _) if !h.any => format!("{NAMED}{}", h.host),
             (Some(_), Some(m)) => {
@@ -168,9 +177,13 @@ mod tests {
         let map = AccessMap { hosts: vec![rule("all", b"", true), rule("one", b"p1", false)] };
         assert_eq!(map.host(b"p1").unwrap().host, "one");
         assert_eq!(map.host(b"p2").unwrap().host, "all");
-        assert_eq!((map.writer(b"p1"), map.writer(b"p2")), ("host one".into(), String::new()));
-        let ports = [b"extensio:A", b"EXTENSIO:A", b"extensio:B"].map(|p| map.writer(p));
+        assert_eq!(map.writer(b"p1"), "host one");
+        let ports = [b"extensio:machinA", b"EXTENSIO:machinA", b"extensio:machinB"];
+        let ports = ports.map(|p| map.writer(p));
         assert!(!ports[0].is_empty() && ports[0] == ports[1] && ports[0] != ports[2]);
+        // A name has no halves: these differ in what comes first.
+        let names = ["iqn.2026-01.a:host", "iqn.2026-02.a:host"].map(initiator_key);
+        assert_ne!(map.writer(&names[0]), map.writer(&names[1]));
         assert_eq!(map.writer(&[0; 16]), "");
         let map = AccessMap { hosts: vec![rule("one", b"p1", false)] };
         assert!(map.host(b"p2").is_none());
@@ -180,6 +193,17 @@ mod tests {
         access.set(AccessMap::default());
         assert_ne!(access.generation(), g);
         assert!(access.map().hosts.is_empty());
+    }
+
+    #[test]
+    fn an_address_is_no_identifier_that_anybody_may_claim() {
+        let nbd = Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207]).octets();
+        let rule = |any| HostRule { ports: vec![nbd.to_vec()], any, ..HostRule::default() };
+        for any in [false, true] {
+            let map = AccessMap { hosts: vec![rule(any)] };
+            assert!(map.host(&nbd).is_some() && map.identified(&nbd).is_none());
+            assert_eq!(map.identified(&[7; 16]).is_some(), any);
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod attachment;
 mod block_door;
 mod comings;
 mod counts;
+pub mod doubts;
 mod execute;
 mod fence;
 mod frontend;

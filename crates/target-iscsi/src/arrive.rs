@@ -13,6 +13,7 @@ use weir_proto_iscsi::TEXT;
 use weir_proto_iscsi::bhs::{Request, Response, Stat, op, reject};
 use weir_proto_iscsi::discovery::Target;
 use weir_proto_iscsi::sequence::unsolicited;
+use weir_reactor::unless;
 
 /// Bytes of text, or of a ping, that are kept: one more than a text may have shows that it has too many.
 pub(crate) const KEPT: usize = TEXT + 1;
@@ -77,7 +78,7 @@ impl Conn {
         };
         let t = Task::new(self, r, additional);
         if early > 0 {
-            t.expect(data, early);
+            t.announce(data, early);
         }
         self.tasks.borrow_mut().push(t.clone());
         Ok(Use::Command(t))
@@ -135,7 +136,12 @@ impl Conn {
             self.look();
         }
         match work {
-            Work::Command(t) => self.begin(t),
+            Work::Command(t) => {
+                if self.doubts.are_raised() && !self.ending.get() {
+                    unless(self.halt.wait(), self.doubts.cleared()).await.ok_or(Last::Stopped)?;
+                }
+                self.begin(t);
+            }
             Work::Manage(r) => self.begin_to_manage(r).await?,
             // The answer to our ping: that it came is all.
             Work::Nop(r, _) if r.itt() == NO_TAG => {}

@@ -21,6 +21,7 @@ use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{LocalFuture, WaitChannel, contained_future, now, sleep, spawn_task, timeout};
 use weir_stream::Stream;
+use weir_target_core::doubts::Doubts;
 use weir_target_core::{Attachment, ChannelLine, Link, Seat, initiator_key};
 
 /// How often is looked whether what was sent has arrived.
@@ -68,6 +69,8 @@ pub(crate) struct Conn {
     /// Commands whose answers have not left.
     pub(crate) busy: Cell<u32>,
     pub(crate) commands: Cell<u64>,
+    /// Whether its initiator is there. While that is asked nothing begins.
+    pub(crate) doubts: Rc<Doubts>,
     /// When the initiator was last heard of.
     pub(crate) heard: Cell<Nanos>,
     /// It has been asked to log out.
@@ -113,6 +116,7 @@ impl Conn {
             room: WaitChannel::new(0),
             busy: Cell::new(0),
             commands: Cell::new(0),
+            doubts: Rc::default(),
             heard: Cell::new(now()),
             asked: Cell::new(false),
             ending: Cell::new(false),

@@ -7,7 +7,7 @@ use crate::target::{GROUP, Shared};
 use crate::text::{About, Texts};
 use std::rc::Rc;
 use std::sync::PoisonError;
-use weir_base::SECONDS;
+use weir_base::{SECONDS, names};
 use weir_proto_iscsi::bhs::{Request, Response, Stat, op};
 use weir_proto_iscsi::discovery::Target;
 use weir_proto_iscsi::intake::{Digests, Intake, Item, digest, padding};
@@ -117,6 +117,9 @@ impl Guest<'_> {
 
     /// Judges who comes: what it is to prove, or why it is refused.
     fn judge(&self, c: &Claim) -> Result<Secret, (u16, &'static str)> {
+        if names::iscsi(&c.initiator).is_none() {
+            return Err((status::INITIATOR_ERROR, "its name is no iqn., eui. or naa. name"));
+        }
         let map = self.shared().access.map();
         let rule = map.host(&initiator_key(&c.initiator));
         // A stranger is told nothing, not even whether there is such a target.

@@ -5,24 +5,31 @@ use crate::conn::Conn;
 use crate::order::Work;
 use crate::receive::Last;
 use crate::task::Task;
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use weir_base::{MILLIS, Nanos};
+use std::sync::Arc;
+use std::task::Poll;
+use weir_base::{MICROS, MILLIS, Nanos};
 use weir_proto_iscsi::bhs::{Request, task, task_response as answer};
 use weir_proto_iscsi::window::before;
 use weir_proto_scsi::lu::{Reset, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
-use weir_reactor::{LocalFuture, contained_future, run_async, sleep, spawn_task, unless};
+use weir_reactor::{LocalFuture, contained_future, run_async, sleep, spawn_task, timeout, unless};
 use weir_target_core::{End, UnitShared, Whom};
 
 /// How often a reset that nobody waits for looks whether it is to end anything yet.
 const LOOK: Nanos = 100 * MILLIS;
 /// How often a reset that is over looks whether another one has ended what it was to end.
 const SOON: Nanos = 2 * MILLIS;
+/// How often is looked whether a fence has passed the session, and for how long what comes next waits for that.
+const TURN: Nanos = 20 * MICROS;
+const PASSING: Nanos = 500 * MILLIS;
 
 /// A reset whose host is gone ends the SPC-2 reservation all the same. So only the last one of a unit has to go on.
-async fn go_on(unit: std::sync::Arc<UnitShared>, reset: Reset, over: impl Future<Output = ()>) {
+async fn go_on(unit: Arc<UnitShared>, reset: Reset, over: impl Future<Output = ()>) {
     let idle = async {
         while unit.with(|s| s.reset_due()) == Some(reset) {
             sleep(LOOK).await;
@@ -31,13 +38,31 @@ async fn go_on(unit: std::sync::Arc<UnitShared>, reset: Reset, over: impl Future
     unless(idle, over).await;
 }
 
+/// What a function ends on one unit.
+struct Ending {
+    unit: Arc<UnitShared>,
+    whom: Whom,
+    reset: Option<Reset>,
+}
+
 impl Conn {
     /// Begins a function whose turn has come.
     pub(crate) async fn begin_to_manage(self: &Rc<Self>, r: Request) -> Result<(), Last> {
         let aside = self.aside().await.ok_or(Last::Stopped)?;
+        let luns = match r.flags() & 0x7f {
+            task::ABORT_TASK_SET | task::CLEAR_TASK_SET | task::LUN_RESET => vec![Lun(r.lun())],
+            task::WARM_RESET | task::COLD_RESET => self.view.luns(),
+            _ => Vec::new(),
+        };
+        let before: Vec<_> =
+            luns.into_iter().filter_map(|l| Some(self.view.find(l)?.pass())).collect();
+        let over = Rc::new(Cell::new(false));
+        let ends = over.clone();
         let me = self.clone();
         spawn_task(async move {
-            match contained_future(pin!(me.manage(&r))).await {
+            let answered = contained_future(pin!(me.manage(&r))).await;
+            ends.set(true);
+            match answered {
                 Ok(code) => managed(&me, r.itt(), code, aside),
                 Err(p) => {
                     me.port.shared.spread.broke(&me.peer, &p);
@@ -51,6 +76,13 @@ impl Conn {
         });
         // It begins before what comes next.
         run_async().await;
+        // What comes next is not ended by it: its fence has to have passed here.
+        let passed = async {
+            while !over.get() && before.iter().any(|p| p.end().is_none()) {
+                sleep(TURN).await;
+            }
+        };
+        let _ = unless(self.halt.wait(), timeout(PASSING, passed)).await;
         Ok(())
     }
 
@@ -68,13 +100,10 @@ impl Conn {
             // NORMACA is 0: there is never one to clear.
             task::CLEAR_ACA => answer::COMPLETE,
             task::WARM_RESET | task::COLD_RESET => {
-                // All units that the nexus sees: what it does not see is none of its business.
-                for lun in self.view.luns() {
-                    if self.on_unit(task::LUN_RESET, lun).await == answer::REJECTED {
-                        return answer::REJECTED;
-                    }
-                }
-                answer::COMPLETE
+                // All units that the nexus sees: what it does not see is none of its business. One that hangs keeps no other from it.
+                let all = self.view.luns().into_iter();
+                let all = all.filter_map(|lun| self.ends_on(task::LUN_RESET, lun)).collect();
+                self.fence(all).await
             }
             task::REASSIGN => answer::NO_REASSIGN,
             _ => answer::UNSUPPORTED,
@@ -142,8 +171,16 @@ impl Conn {
     }
 
     async fn on_unit(self: &Rc<Self>, function: u8, lun: Lun) -> u8 {
+        match self.ends_on(function, lun) {
+            Some(e) => self.fence(vec![e]).await,
+            None => answer::NO_LUN,
+        }
+    }
+
+    /// A function begins on a unit: what it ends has no answer any more. `None`: there is no such unit.
+    fn ends_on(&self, function: u8, lun: Lun) -> Option<Ending> {
         let nexus = self.nexus();
-        let Some(a) = self.view.find(lun) else { return answer::NO_LUN };
+        let a = self.view.find(lun)?;
         let unit = a.unit().shared().clone();
         // What comes while the tasks end is told already.
         let mut reset = None;
@@ -163,7 +200,34 @@ impl Conn {
         let same = move |t: &Task| t.lun == lun || index.is_some() && t.lun.index() == index;
         self.stop_tasks(|t| same(t) && !t.waits.get());
         self.drop_held();
+        Some(Ending { unit, whom, reset })
+    }
+
+    /// Waits until what these end can have no effect any more.
+    async fn fence(self: &Rc<Self>, all: Vec<Ending>) -> u8 {
         self.go_on_in_order().await;
+        let mut left: Vec<LocalFuture<'_, u8>> = Vec::new();
+        for e in all {
+            left.push(Box::pin(self.fence_one(e)));
+        }
+        let mut code = answer::COMPLETE;
+        poll_fn(|cx| {
+            left.retain_mut(|f| match f.as_mut().poll(cx) {
+                Poll::Ready(answer) => {
+                    code = code.max(answer);
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        code
+    }
+
+    async fn fence_one(&self, e: Ending) -> u8 {
+        let (nexus, kept, reset) = (self.nexus(), e.unit.clone(), e.reset);
+        let Ending { unit, whom, .. } = e;
         let over = async move {
             unit.fence(whom, End::Aborted(nexus)).await;
             if let Some(reset) = reset {
@@ -177,7 +241,7 @@ impl Conn {
         let mut over = Box::pin(over);
         if unless(self.lost(), over.as_mut()).await.is_none() {
             if let Some(reset) = reset {
-                spawn_task(go_on(a.unit().shared().clone(), reset, over));
+                spawn_task(go_on(kept, reset, over));
             }
             return answer::REJECTED;
         }

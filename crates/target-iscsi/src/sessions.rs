@@ -8,11 +8,17 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_proto_iscsi::NO_TAG;
+use weir_proto_iscsi::bhs::Response;
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{call, now, sleep, timeout};
+use weir_reactor::{now, sleep};
+use weir_target_core::doubts::{Doubt, answers, ask_each};
 
 /// How long a login waits for what a session that it replaces has with a device. Later writes of the host wait for the rest.
 const PATIENCE: Nanos = 5 * SECONDS;
+
+/// How long an initiator has to acknowledge that it is there.
+const ALIVE: Nanos = 3 * SECONDS;
 
 /// An initiator port: the initiator's name, and its part of the session's name.
 pub(crate) type Key = (String, [u8; 6]);
@@ -166,27 +172,55 @@ pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Optio
         return None;
     }
     // A reactor that stands still makes a login fail, and not wait for ever.
-    timeout(PATIENCE, after_former(shared, &member)).await.ok()?;
+    if !after_former(shared, &member).await {
+        return None;
+    }
     // What they had reserved for as long as they last is free, but for units of which a device has writes of theirs yet.
     old.iter().for_each(|s| shared.access.nexus_over(s.nexus));
     Some(member)
 }
 
-/// Waits until sessions of this initiator whose connections have ended, as far as is known, have parted from units. Not all initiators
-/// give their sessions the same name in each life, and what a former one left would come upon what this one writes.
-async fn after_former(shared: &Shared, member: &Member) {
-    let target = shared.spread.id();
-    let there = shared.sessions.reactors(&member.key.0, member.nexus);
-    for reactor in shared.spread.reactors().into_iter().filter(|r| there.contains(&r.id())) {
-        let name = member.key.0.clone();
-        let part = move || async move {
-            let conns = Port::local(target).map(|p| p.conns()).unwrap_or_default();
-            let gone = |c: &&Rc<Conn>| c.initiator() == name && c.stream.has_ended();
-            conns.iter().filter(gone).for_each(|c| c.replaced());
-        };
-        // A reactor that has ended has no sessions.
-        let _ = call(&reactor, part).await;
+/// A question whether the initiator of another session is there.
+struct Question {
+    about: Rc<Conn>,
+    doubt: Doubt,
+}
+
+impl Question {
+    fn new(about: Rc<Conn>) -> Question {
+        let doubt = about.doubts.raise(about.handed.get());
+        // Its system acknowledges that, or answers with a reset.
+        about.push(Response::ping(NO_TAG), Vec::new());
+        Question { about, doubt }
     }
+
+    fn is_answered(&self) -> bool {
+        let c = &self.about;
+        if c.stream.has_ended() {
+            c.replaced();
+        }
+        c.is_over() || self.doubt.is_refuted(c.handed.get(), c.stream.unacknowledged())
+    }
+}
+
+/// Waits until it is known of all other sessions of this initiator whether it is there. Those of which it is not, or of which that
+/// cannot be known, end. Not all initiators give their sessions the same name in each life, and what a former one left would come
+/// upon what this one writes. False: a reactor does not answer.
+async fn after_former(shared: &Shared, member: &Member) -> bool {
+    let target = shared.spread.id();
+    let (name, own) = (member.key.0.clone(), member.nexus);
+    let there = shared.sessions.reactors(&name, own);
+    let mut reactors = shared.spread.reactors();
+    reactors.retain(|r| there.contains(&r.id()));
+    let ask = move || async move {
+        let conns = Port::local(target).map(|p| p.conns()).unwrap_or_default();
+        let theirs = |c: &Rc<Conn>| c.initiator() == name && c.nexus() != own;
+        let all = conns.into_iter().filter(theirs).map(Question::new).collect();
+        let silent = answers(all, ALIVE, |q: &mut Question| q.is_answered()).await;
+        silent.iter().for_each(|q| q.about.replaced());
+        true
+    };
+    ask_each(reactors, PATIENCE, ask).await
 }
 
 #[cfg(test)]

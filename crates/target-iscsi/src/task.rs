@@ -109,7 +109,7 @@ impl Task {
 
     /// `all` bytes come without having been asked for, `immediate` of them with the command. Where no memory is at hand they are
     /// passed over, and asked for later: to wait here would hold up what other commands wait for.
-    pub(crate) fn expect(&self, immediate: u32, all: u32) {
+    pub(crate) fn announce(&self, immediate: u32, all: u32) {
         let share = &self.conn.share;
         // What the command will want first, so that it need not be copied.
         let len = (self.out_len as usize).min(share.max_len());

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
 use weir_base::{MICROS, Nanos, SECONDS};
 use weir_mem::{Share, Slice};
 use weir_proto_nbd::{Intake, Item, Op, REPLY, Request, reply};
@@ -14,9 +15,11 @@ use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{
-    LocalFuture, TaskId, WaitChannel, call, contained_future, run_async, sleep, spawn_task, unless,
+    LocalFuture, TaskId, WaitChannel, contained_future, current_id, run_async, sleep, spawn_task,
+    unless,
 };
 use weir_stream::{Piece, Stream, WouldBlock};
+use weir_target_core::doubts::Doubts;
 use weir_target_core::{Attached, Attachment, ChannelLine, Link, Seat};
 
 /// Requests of one connection at once; more wait in TCP.
@@ -24,7 +27,7 @@ pub(crate) const DEPTH: u32 = 64;
 /// How long a request may keep memory of its own, of which there is little: until its data have come, or its reply has gone.
 const LARGE_PATIENCE: Nanos = 60 * SECONDS;
 /// Bytes received at most in one go.
-const STAGING: usize = 64 << 10;
+pub(crate) const STAGING: usize = 64 << 10;
 /// Replies that one system call sends.
 const GATHER: usize = 32;
 /// How often is looked whether what was sent has arrived.
@@ -85,12 +88,14 @@ enum Last {
 }
 
 pub(crate) struct Conn {
-    port: Rc<Port>,
-    stream: Box<dyn Stream>,
+    pub(crate) port: Rc<Port>,
+    pub(crate) stream: Box<dyn Stream>,
     peer: String,
-    initiator: [u8; 16],
+    pub(crate) initiator: [u8; 16],
+    /// No other connection of the port has it.
+    pub(crate) number: u64,
     lun: Lun,
-    naa: [u8; 16],
+    pub(crate) naa: [u8; 16],
     /// What the number was last found to mean.
     known: RefCell<Weak<Attached>>,
     view: Attachment,
@@ -98,6 +103,10 @@ pub(crate) struct Conn {
     slots: WaitChannel,
     /// A request waits for its place or memory.
     waits: Cell<bool>,
+    /// Whether its client is there. While that is asked nothing begins.
+    pub(crate) doubts: Rc<Doubts>,
+    /// What has been received ahead of its turn.
+    pub(crate) ahead: RefCell<VecDeque<Vec<u8>>>,
     replies: RefCell<VecDeque<Reply>>,
     /// Bytes of the first of them that have gone.
     gone: Cell<usize>,
@@ -121,7 +130,7 @@ impl Conn {
     /// Puts a connection into service.
     pub(crate) fn start(port: &Rc<Port>, stream: Box<dyn Stream>, g: Greeted) {
         let shared = &port.shared;
-        let nexus = shared.nexuses.enter(g.initiator, || shared.spread.new_nexus());
+        let nexus = shared.nexuses.enter(g.initiator, current_id(), || shared.spread.new_nexus());
         let account = shared.access.map().account(&g.initiator, "");
         let (id, who) = (TransportId::srp(g.initiator), g.initiator.to_vec());
         let conn = Rc::new_cyclic(|me: &Weak<Conn>| Conn {
@@ -129,6 +138,7 @@ impl Conn {
             stream,
             peer: g.peer,
             initiator: g.initiator,
+            number: shared.next.fetch_add(1, Ordering::Relaxed),
             lun: g.lun,
             naa: g.naa,
             known: RefCell::default(),
@@ -136,6 +146,8 @@ impl Conn {
             share: port.pool.share(&account),
             slots: WaitChannel::new(DEPTH),
             waits: Cell::new(false),
+            doubts: Rc::default(),
+            ahead: RefCell::default(),
             replies: RefCell::default(),
             gone: Cell::new(0),
             queued: Cell::new(0),
@@ -189,25 +201,14 @@ impl Conn {
         unless(self.halt.wait(), sleep(time)).await;
     }
 
-    /// If its client is gone, what has not begun never will, and others wait for what has.
-    pub(crate) fn part_if_gone(&self) {
-        if self.stream.has_ended() {
-            self.end("its host is here anew");
-            self.view.leave();
-        }
+    /// Something has come that has not begun.
+    pub(crate) fn has_more_to_do(&self) -> bool {
+        self.waits.get() || self.doubts.are_raised() || !self.ahead.borrow().is_empty()
     }
 
-    /// Waits until connections of the same host whose clients have gone, as far as is known, have parted from the unit: what they
-    /// left and has not begun would come upon what this one writes.
-    async fn after_former(&self) {
-        let (target, who) = (self.port.shared.spread.id(), self.initiator);
-        for reactor in self.port.shared.spread.reactors() {
-            let part = move || async move {
-                let conns = Port::local(target).map(|p| p.conns()).unwrap_or_default();
-                conns.iter().filter(|c| c.initiator == who).for_each(|c| c.part_if_gone());
-            };
-            call(&reactor, part).await;
-        }
+    /// Bytes of replies with the kernel so far.
+    pub(crate) fn handed(&self) -> u64 {
+        self.handed.get()
     }
 
     /// Looks at the access map, if that has changed.
@@ -259,7 +260,15 @@ impl Conn {
         shared.spread.counts().logged_in(&host, &self.peer);
         tracing::info!(peer = %self.peer, %host, "connection in service");
         let sender = spawn_task(self.clone().send());
-        unless(self.halt.wait(), self.after_former()).await;
+        if unless(self.halt.wait(), self.after_former()).await == Some(false) {
+            self.abort(
+                "another connection of its host may have been left by a client that is gone",
+            );
+        }
+        if shared.nexuses.are_many(&self.initiator) {
+            // Others have asked before this one was here to be asked.
+            self.part_if_gone();
+        }
         let served = contained_future(pin!(self.clone().receive(rest))).await;
         match served {
             Ok(Last::Broken) => {}
@@ -290,7 +299,7 @@ impl Conn {
         self.view.left().await;
         shared.spread.counts().logged_out(&host);
         shared.spread.counts().gone(self.commands.get());
-        if shared.nexuses.leave(&self.initiator) {
+        if shared.nexuses.leave(&self.initiator, current_id()) {
             shared.access.nexus_lost(self.nexus());
         }
         tracing::info!(peer = %self.peer, %host, "connection closed");
@@ -318,11 +327,7 @@ impl Conn {
                     Some(Item::Request(r)) if r.op == Op::Disconnect => return Last::Left,
                     Some(Item::Request(r)) => {
                         let Some(memory) = self.memory(&r).await else { return Last::Stopped };
-                        if intake.wanted() == 0 {
-                            self.begin(r, memory);
-                        } else {
-                            write = Some((r, memory, 0));
-                        }
+                        write = Some((r, memory, 0));
                     }
                     Some(Item::Data(d)) => {
                         let Some((_, memory, filled)) = &mut write else { continue };
@@ -336,26 +341,56 @@ impl Conn {
                 if intake.wanted() == 0
                     && let Some((r, memory, _)) = write.take()
                 {
+                    if !self.may_begin().await {
+                        return Last::Stopped;
+                    }
                     self.begin(r, memory);
                 }
             }
             if self.ending.get() {
                 return Last::Stopped;
             }
-            let next = unless(self.halt.wait(), self.stream.receive_some(&mut staging)).await;
+            let next = unless(self.halt.wait(), self.more(&mut staging, &mut have)).await;
             match next {
-                Some(Ok(n)) if n > 0 => {
-                    // Others have their turn, however much is there.
-                    run_async().await;
-                    have.clear();
-                    have.extend_from_slice(&staging[..n]);
-                }
+                // Others have their turn, however much is there.
+                Some(Ok(true)) => run_async().await,
                 // Between two requests that is an end like any other.
                 Some(Ok(_)) if intake.is_within() => return Last::Broken,
                 Some(Ok(_)) => return Last::Left,
                 Some(Err(_)) => return Last::Broken,
                 None => return Last::Stopped,
             }
+        }
+    }
+
+    /// The next bytes. False: there are no more.
+    async fn more(&self, staging: &mut [u8], have: &mut Vec<u8>) -> std::io::Result<bool> {
+        loop {
+            if let Some(ahead) = self.take_ahead() {
+                *have = ahead;
+                return Ok(true);
+            }
+            match self.stream.receive_bytes(staging)? {
+                Ok(n) => {
+                    have.clear();
+                    have.extend_from_slice(&staging[..n]);
+                    return Ok(n > 0);
+                }
+                Err(WouldBlock) => drop(self.stream.ready(false).await),
+            }
+        }
+    }
+
+    /// Waits while it is asked whether the client is there. False: nothing begins any more.
+    async fn may_begin(&self) -> bool {
+        self.certain().await;
+        !self.ending.get()
+    }
+
+    /// Waits while it is asked whether the client is there, or until the end.
+    pub(crate) async fn certain(&self) {
+        if self.doubts.are_raised() && !self.ending.get() {
+            unless(self.halt.wait(), self.doubts.cleared()).await;
         }
     }
 
@@ -382,7 +417,7 @@ impl Conn {
                 }
             }
         };
-        let memory = unless(self.halt.wait(), wait).await;
+        let memory = unless(self.gone(), unless(self.halt.wait(), wait)).await.flatten();
         self.waits.set(false);
         memory
     }

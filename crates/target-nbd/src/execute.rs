@@ -77,6 +77,7 @@ impl Conn {
     pub(crate) async fn execute(&self, r: &Request, data: &Slice) -> Result<(), u32> {
         let began = now();
         loop {
+            self.certain().await;
             if self.is_over() {
                 // Nobody hears of it.
                 return Err(ESHUTDOWN);
@@ -92,7 +93,10 @@ impl Conn {
                 Err(Stop::Failed(e)) => return Err(e),
                 Err(Stop::Again) => {}
                 Err(Stop::Later(e)) if now() - began >= PATIENCE => return Err(e),
-                Err(Stop::Later(_)) => self.pause(PAUSE).await,
+                Err(Stop::Later(_)) => {
+                    self.pause(PAUSE).await;
+                    self.part_if_gone();
+                }
             }
         }
     }

@@ -51,11 +51,13 @@ impl Guest<'_> {
         all.filter_map(|(n, v)| Some((Lun::from_index(n)?, v))).collect()
     }
 
-    /// The volume of this name; without one the only one there is.
+    /// The volume of this name; without one the only one that the map shows it. Of several never the one that happens to be
+    /// there: a client that comes again would take it for another.
     fn find(&self, name: &str) -> Option<(Lun, [u8; 16], Export)> {
+        let only = self.rule().is_some_and(|h| h.luns.len() == 1);
         let all = self.volumes();
         let found = match (name, &all[..]) {
-            ("", [one]) => Some(one),
+            ("", [one]) if only => Some(one),
             _ => all.iter().find(|(_, v)| v == name),
         };
         let (lun, name) = found?;
@@ -80,7 +82,7 @@ impl Guest<'_> {
     /// The map shows it such a volume, which is not there (yet): its pool is being opened, say.
     fn is_absent(&self, name: &str) -> bool {
         let all = self.rule().map(|h| h.luns).unwrap_or_default();
-        let is_it = |v: &str| v == name || name.is_empty();
+        let is_it = |v: &str| v == name || name.is_empty() && all.len() == 1;
         all.iter().any(|(_, v)| is_it(v) && self.port.units.get(v).is_none())
     }
 

@@ -7,6 +7,7 @@
 //! | `nexuses` | hosts, by their addresses: NBD has no other names |
 //! | `greet` | the handshake |
 //! | `conn` | a connection in service: requests in, replies out |
+//! | `former` | what a client that is gone has left, and how others come to know |
 //! | `execute` | one request against its volume |
 //!
 //! Whoever has the same address is one host, whose connections are one I_T nexus. What units ask of front ends (fences, parting,
@@ -19,6 +20,7 @@
 
 mod conn;
 mod execute;
+mod former;
 mod greet;
 mod nexuses;
 mod port;

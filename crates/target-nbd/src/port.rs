@@ -33,6 +33,8 @@ pub(crate) struct Port {
     pub(crate) large: WaitChannel,
     /// The same of each host.
     large_of: RefCell<BTreeMap<[u8; 16], Weak<WaitChannel>>>,
+    /// Bytes that have been received ahead of their turn.
+    pub(crate) kept_ahead: Cell<usize>,
     conns: RefCell<Vec<Rc<Conn>>>,
     stopped: Cell<bool>,
 }
@@ -46,6 +48,7 @@ impl Port {
             pool: site.pool.clone(),
             large: WaitChannel::new(LARGE),
             large_of: RefCell::default(),
+            kept_ahead: Cell::new(0),
             conns: RefCell::default(),
             stopped: Cell::new(false),
         });
@@ -79,6 +82,7 @@ impl Port {
 
     /// A connection is over, and so are its commands.
     pub(crate) fn remove(&self, c: &Rc<Conn>) {
+        while c.take_ahead().is_some() {}
         self.conns.borrow_mut().retain(|x| !Rc::ptr_eq(x, c));
     }
 

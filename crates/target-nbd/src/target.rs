@@ -3,6 +3,7 @@
 use crate::nexuses::Nexuses;
 use crate::port::{self, Port};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use weir_base::{MILLIS, Nanos};
 use weir_fabric::FabricError;
 use weir_reactor::{LocalFuture, now, sleep};
@@ -16,6 +17,8 @@ pub(crate) struct Shared {
     pub(crate) access: Arc<Access>,
     pub(crate) nexuses: Nexuses,
     pub(crate) connections: usize,
+    /// The number of the next connection.
+    pub(crate) next: AtomicU64,
     pub(crate) relative: u16,
 }
 
@@ -29,6 +32,7 @@ pub fn open(spec: PortSpec) -> Arc<dyn Frontend> {
         access: spec.access,
         nexuses: Nexuses::default(),
         connections: spec.channels,
+        next: AtomicU64::new(0),
         relative: spec.relative,
     })))
 }

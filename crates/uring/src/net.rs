@@ -44,6 +44,11 @@ pub struct SocketOptions {
     pub congestion: Congestion,
 }
 
+/// Seconds after which a silent peer is asked whether it is there, and between questions; how many go unanswered.
+const KEEPALIVE_IDLE: libc::c_int = 30;
+const KEEPALIVE_EVERY: libc::c_int = 10;
+const KEEPALIVE_TRIES: libc::c_int = 3;
+
 /// Sets an option of a socket, if the kernel will.
 fn set_option(fd: RawFd, level: libc::c_int, name: libc::c_int, value: &[u8]) {
     let len = value.len() as libc::socklen_t;
@@ -70,6 +75,15 @@ impl TcpStream {
         s.set_nonblocking(true)?;
         s.set_nodelay(true)?;
         let fd = s.as_raw_fd();
+        // A peer that has gone without a word, and has nothing to acknowledge, is found within a minute.
+        set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32.to_ne_bytes());
+        for (name, n) in [
+            (libc::TCP_KEEPIDLE, KEEPALIVE_IDLE),
+            (libc::TCP_KEEPINTVL, KEEPALIVE_EVERY),
+            (libc::TCP_KEEPCNT, KEEPALIVE_TRIES),
+        ] {
+            set_option(fd, libc::IPPROTO_TCP, name, &n.to_ne_bytes());
+        }
         // Both are advice: the kernel clips buffers, and may not have the algorithm.
         if options.buffer > 0 {
             let n = (options.buffer as libc::c_int).to_ne_bytes();

@@ -85,14 +85,22 @@ pub(super) fn put(store: &MetaStore, rows: &[(String, Vec<u8>)]) -> Result<()> {
 impl Known {
     /// What was known when the daemon last ran. Hosts may have been there until now.
     pub(super) fn load(store: &MetaStore, model: &Model) -> Result<Known> {
-        let mut all = BTreeMap::new();
+        let (mut all, mut rows) = (BTreeMap::new(), Vec::new());
         for (key, bytes) in store.blobs(PORTS)? {
             let Some(port) = key.strip_prefix(PORTS).and_then(|p| p.parse().ok()) else { continue };
+            let now = self::key(&port);
+            if now != key {
+                // An older release wrote it in another way; what is by the present one is newer.
+                rows.push((key, Vec::new()));
+                if all.contains_key(&port) {
+                    continue;
+                }
+                rows.push((now, bytes.clone()));
+            }
             // One that makes no sense is as good as none.
             all.insert(port, Guest::new(serde_json::from_slice(&bytes).unwrap_or_default()));
         }
         let older = store.blobs(BY_NAME)?;
-        let mut rows = Vec::new();
         for (key, bytes) in &older {
             let host = key.strip_prefix(BY_NAME).and_then(|h| model.hosts.get(h));
             let numbers: Vec<(u16, String)> = serde_json::from_slice(bytes).unwrap_or_default();

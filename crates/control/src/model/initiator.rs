@@ -8,9 +8,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
+use weir_base::names::{self, MAX_NAME};
 
-/// Longest name, in bytes (RFC 7143 section 4.2.7.2; NVMe base specification 2.0, section 4.5).
-const MAX_NAME: usize = 223;
 /// Bytes of an identifier.
 const ID: usize = 16;
 /// A name is filled up to so many bytes, so that it is never taken for an identifier.
@@ -77,22 +76,7 @@ impl InitiatorPort {
 
     /// An initiator or host that has a name.
     fn named(name: &str) -> Option<Self> {
-        let (kind, rest) = name.split_once('.')?;
-        let kind = kind.to_ascii_lowercase();
-        let is_hex = |n: usize| rest.len() == n && rest.bytes().all(|b| b.is_ascii_hexdigit());
-        let good = match kind.as_str() {
-            "iqn" | "nqn" => !rest.is_empty(),
-            "eui" => is_hex(16),
-            "naa" => is_hex(16) || is_hex(32),
-            _ => false,
-        };
-        // A comma parts a name from a session in a TransportID.
-        let plain = name.bytes().all(|b| b.is_ascii_graphic() && !b",\"'\\".contains(&b));
-        if !good || !plain || name.len() > MAX_NAME {
-            return None;
-        }
-        // iSCSI's names are compared in lower case (RFC 3722), NVMe's byte by byte.
-        let name = if kind == "nqn" { name.to_owned() } else { name.to_ascii_lowercase() };
+        let name = names::canonical(name)?;
         let mut port = InitiatorPort::ANONYMOUS;
         port.bytes[..name.len()].copy_from_slice(name.as_bytes());
         port.len = name.len().max(SHORTEST) as u8;
@@ -261,6 +245,7 @@ mod tests {
         assert_eq!(upper, name);
         let nqn = |t: &str| t.parse::<InitiatorPort>().unwrap();
         assert_ne!(nqn("nqn.2014-08.x:A"), nqn("nqn.2014-08.x:a"));
+        assert_eq!(nqn("nqn.2014-08.x:A"), nqn("NQN.2014-08.x:A"));
         let longer = format!("{long}x");
         for text in
             ["iqn.", "iqn", "eui.1", "naa.0", "iqn.a b", "iqn.a,i,0x1", "iqn.ä", "xyz.a", &longer]

@@ -351,6 +351,86 @@ fn what_a_killed_client_has_queued_never_begins_beside_its_next_life() {
     assert_eq!(next.read(0, 512).unwrap(), [2; 512]);
 }
 
+/// So much is on its way that the end of it cannot be seen: the port has no places for what comes, and takes nothing.
+#[test]
+fn what_is_on_its_way_from_a_killed_client_never_begins_beside_its_next_life() {
+    let (d, at) = nbd("nbd-on-its-way");
+    volume(&d, "v", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.ok("layer insert v delay time=300ms ops=write --name slow --force");
+    let mut first = Client::go(&at, "v").unwrap();
+    first.s.set_nonblocking(true).unwrap();
+    let one = Client::request(1, 0, 0, 512, &[1; 512]);
+    let (all, mut sent, mut last) = (one.repeat(1000), 0, Instant::now());
+    while last.elapsed() < Duration::from_millis(500) {
+        match first.s.write(&all[sent % one.len()..]) {
+            Ok(n) => (sent, last) = (sent + n, Instant::now()),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    assert!(sent > 1 << 20, "{sent}");
+    drop(first);
+    let mut next = Client::go(&at, "v").unwrap();
+    assert_eq!(next.write(0, &[2; 512]), 0);
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(250));
+        assert_eq!(next.read(0, 512).unwrap(), [2; 512], "after {sent} bytes");
+    }
+}
+
+/// A client that has much on its way and is there goes on with all of it when another connection of its host comes.
+#[test]
+fn a_busy_client_that_is_there_goes_on_when_another_comes() {
+    let (d, at) = nbd("nbd-there");
+    volume(&d, "v", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.ok("layer insert v delay time=1s ops=write --name slow --force");
+    let mut first = Client::go(&at, "v").unwrap();
+    let all: Vec<u8> =
+        (0..200).flat_map(|n| Client::request(1, 0, n * 512, 512, &[3; 512])).collect();
+    first.s.write_all(&all).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let mut next = Client::go(&at, "v").unwrap();
+    assert_eq!(next.read(1 << 20, 512).unwrap(), [0; 512]);
+    let mut replies: Vec<u64> =
+        (0..200).map(|_| first.reply()).map(|(e, c)| [c, u64::MAX][usize::from(e != 0)]).collect();
+    replies.sort_unstable();
+    assert_eq!(replies, (0..200).map(|n| n * 512).collect::<Vec<_>>());
+    assert_eq!(next.read(199 * 512, 512).unwrap(), [3; 512]);
+}
+
+/// Nobody comes in its place; still what it is to do later is never done.
+#[test]
+fn what_waits_for_a_busy_volume_ends_with_its_client() {
+    let (d, at) = nbd("nbd-given-up");
+    volume(&d, "v", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let mut c = Client::go(&at, "v").unwrap();
+    d.ok("layer insert v fault error=busy count=1000000 ops=write --name f --force");
+    c.send(1, 0, 0, 512, &[1; 512]);
+    std::thread::sleep(Duration::from_millis(200));
+    drop(c);
+    std::thread::sleep(Duration::from_millis(200));
+    d.ok("layer remove v f");
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(Client::go(&at, "v").unwrap().read(0, 512).unwrap(), [0; 512]);
+}
+
+#[test]
+fn without_a_name_there_is_the_only_volume_or_none() {
+    let (d, at) = nbd("nbd-nameless");
+    volume(&d, "v", "8M", 512);
+    volume(&d, "w", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    assert_eq!(Client::go(&at, "").unwrap().len, 8 << 20);
+    d.ok("map create all w");
+    assert!(Client::go(&at, "").is_none());
+}
+
 #[test]
 fn what_may_work_later_is_tried_again() {
     let (d, at) = nbd("nbd-later");

@@ -132,8 +132,18 @@ impl Client {
         let _ = self.s.write_all(&m);
     }
 
-    /// The next PDU; `None`: there is none any more.
+    /// The next PDU that says something; `None`: there is none any more. A ping without a tag asks for nothing (RFC 7143 11.19.1).
     pub(crate) fn receive(&mut self) -> Option<Pdu> {
+        loop {
+            let p = self.receive_any()?;
+            let asks = p.head[0] != 0x20 || p.head[16..24] != [0xff; 8];
+            if asks {
+                return Some(p);
+            }
+        }
+    }
+
+    fn receive_any(&mut self) -> Option<Pdu> {
         let mut head = [0; 48];
         self.s.read_exact(&mut head).ok()?;
         assert_eq!(head[4], 0, "additional segments");

@@ -5,6 +5,7 @@ use super::hostile::{of_kind, resident};
 use super::{iscsi, sessions, volume};
 use crate::common::Daemon;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 fn open(at: &str, target: &str, isid: u8) -> Client {
@@ -153,6 +154,42 @@ fn who_takes_nothing_costs_no_memory_and_is_cut_off() {
         assert_eq!(all.read10(0, 512, 512).good().data, [0; 512]);
     }
     all.log_out();
+}
+
+/// What an initiator sends behind a reset is not ended by it.
+#[test]
+fn commands_behind_a_reset_are_answered() {
+    let (d, at) = iscsi("iscsi-behind");
+    volume(&d, "v", "8M", 512);
+    volume(&d, "w", "8M", 512);
+    let mut c = open(&at, &name(&d), 1);
+    c.ready(1);
+    for i in 0..60 {
+        // Of one unit, its tasks, and all units.
+        let mut h = of_kind(0x42);
+        h[1] |= [5, 2, 6][i % 3];
+        h[16..20].copy_from_slice(&[0xaa, 0, 0, 1]);
+        h[20..24].fill(0xff);
+        h[24..28].copy_from_slice(&c.cmd_sn.to_be_bytes());
+        let mut both = h.to_vec();
+        let mut w = of_kind(0x01);
+        w[1] |= 0x21;
+        w[5..8].copy_from_slice(&[0, 2, 0]);
+        w[16..20].copy_from_slice(&[0xbb, 0, 0, 1]);
+        w[20..24].copy_from_slice(&512u32.to_be_bytes());
+        w[24..28].copy_from_slice(&c.cmd_sn.to_be_bytes());
+        w[32..42].copy_from_slice(&[0x2a, 0, 0, 0, 0, i as u8, 0, 0, 1, 0]);
+        both.extend(w);
+        both.extend([i as u8; 512]);
+        c.s.write_all(&both).unwrap();
+        c.cmd_sn += 1;
+        let mut seen = [(); 2].map(|()| c.receive().expect("both are answered").head);
+        seen.sort_by_key(|h| h[0]);
+        assert_eq!((seen[0][0], seen[0][3]), (0x21, 0), "{i}: {:02x?}", seen[0]);
+        assert_eq!((seen[1][0], seen[1][2]), (0x22, 0), "{i}");
+        assert_eq!(c.read10(i as u32, 512, 512).good().data, [i as u8; 512]);
+    }
+    c.log_out();
 }
 
 /// A fence ends what waits for another initiator's data, and not that one's session.
