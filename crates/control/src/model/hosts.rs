@@ -50,7 +50,10 @@ impl Model {
                 format!("host `{}` has no initiator port", host.name),
             )
             .because("nobody could log in as it")
-            .hint("name its ports with --port EXT:GUID, or let it stand for every unknown initiator with --allow-any"));
+            .hint(
+                "name its ports with --port: EXT:GUID for SRP and BRP, its initiator's name for iSCSI, its address for \
+                 NBD; or let it stand for every unknown initiator with --allow-any",
+            ));
         }
         if host.ports.len() > MAX_HOST_PORTS {
             return Err(Error::new(

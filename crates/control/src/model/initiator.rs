@@ -159,8 +159,9 @@ impl FromStr for InitiatorPort {
             Error::new(Code::InvalidPort, format!("`{text}` is not an initiator port"))
                 .because("it is neither two 64-bit hexadecimal numbers nor an IP address nor a name")
                 .hint(
-                    "write identifier extension and GUID, e.g. 0000000000000001:0002c90300a1b2c3; \
-                     for iSCSI the initiator's name, e.g. iqn.1993-08.org.debian:01:4f2a; for NBD the host's address",
+                    "write identifier extension and GUID, e.g. 0000000000000001:0002c90300a1b2c3; for iSCSI the \
+                     initiator's name, e.g. iqn.1993-08.org.debian:01:4f2a (or eui., naa.); for NBD the host's IP \
+                     address, e.g. 192.0.2.7",
                 )
         })
     }

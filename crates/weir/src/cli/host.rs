@@ -9,19 +9,26 @@ use weir_control::model::{Host, HostPatch, HostSecret, HostSpec, InitiatorPort, 
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a host from its SRP initiator ports.
+    /// Create a host from its initiator ports.
     #[command(
         after_help = "Examples:\n  weir host create web-1 --port 0000000000000001:0002c90300a1b2c3\n  \
+        weir host create web-3 --port iqn.1993-08.org.debian:01:4f2a\n  \
+        weir host create web-4 --port 192.0.2.7 --port iqn.2026-01.org.example:web-4\n  \
         weir host create anyone --allow-any\n  \
         openssl rand -hex 32 > web-2.secret; chmod 600 web-2.secret\n  \
         weir host create web-2 --port 0000000000000001:0002c90300a1b2c4 --secret-file web-2.secret\n\n\
-        A Linux host's initiator port is its initiator_ext (from the add_target line, else 0) and the second half of \
+        An initiator port is what the host is known by. That depends on the protocol by which it comes:\n  \
+        SRP, BRP  EXT:GUID, two numbers in hexadecimal\n  \
+        iSCSI     its initiator's name: iqn.1993-08.org.debian:01:4f2a, eui.0123456789abcdef, naa.52004567ba64678d\n  \
+        NBD       its IP address: 192.0.2.7, 2001:db8::7\n\
+        Names of NVMe hosts (nqn.2014-08.org.nvmexpress:uuid:...) are taken, but no target port speaks NVMe yet.\n\n\
+        A Linux host's EXT is its initiator_ext (from the add_target line, else 0), its GUID the second half of \
         its port's GID. Over siw that half is zero: give each such host a unique initiator_ext."
     )]
     Create {
         /// Its name.
         name: String,
-        /// An initiator port: EXT:GUID in hexadecimal, or the address of a host that comes by NBD. May be repeated.
+        /// An initiator port: EXT:GUID (SRP, BRP), a name such as iqn.… (iSCSI), or an IP address (NBD). May be repeated.
         #[arg(long = "port", value_name = "PORT")]
         ports: Vec<InitiatorPort>,
         /// Stands for every initiator port that no other host names.
@@ -41,11 +48,12 @@ pub(crate) enum Command {
         name: String,
     },
     /// Add and remove initiator ports, set the secret.
-    #[command(after_help = "Example:\n  weir host set web-1 --add-port 2:0002c90300a1b2c3")]
+    #[command(after_help = "Examples:\n  weir host set web-1 --add-port 2:0002c90300a1b2c3\n  \
+        weir host set web-1 --add-port iqn.1993-08.org.debian:01:4f2a --remove-port 192.0.2.7")]
     Set {
         /// The host.
         name: String,
-        /// A port to add. May be repeated.
+        /// A port to add, in any form that `weir host create` takes. May be repeated.
         #[arg(long = "add-port", value_name = "PORT")]
         add_ports: Vec<InitiatorPort>,
         /// A port to remove. May be repeated.

@@ -21,7 +21,7 @@ mod scrub;
 mod snapshot;
 mod status;
 mod table;
-mod target;
+pub(crate) mod target;
 mod terminal;
 mod top;
 mod volume;
@@ -96,7 +96,7 @@ enum Command {
     /// Which host sees which volume under which LUN.
     #[command(subcommand, visible_alias = "maps")]
     Map(map::Command),
-    /// Target ports, and the line that attaches a Linux host to each.
+    /// Target ports, and how hosts attach to each.
     #[command(subcommand, visible_alias = "targets")]
     Target(target::Command),
     /// Apply a declarative configuration file to a running daemon; twice is as good as once.

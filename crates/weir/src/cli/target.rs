@@ -2,6 +2,7 @@
 
 use super::output::{self, Table};
 use clap::Subcommand;
+use std::net::SocketAddr;
 use weir_control::client::Client;
 use weir_control::live::PortLive;
 use weir_control::model::{Protocol, TargetPort, Transport};
@@ -11,8 +12,8 @@ pub(crate) enum Command {
     /// List the target ports.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir target list --json")]
     List,
-    /// Show one target port and how to attach a Linux host to it.
-    #[command(after_help = "Example:\n  weir target show srp0")]
+    /// Show one target port and how hosts attach to it.
+    #[command(after_help = "Examples:\n  weir target show srp0\n  weir target show iscsi0")]
     Show {
         /// The target port.
         name: String,
@@ -83,6 +84,15 @@ pub(crate) fn add_target_line(target: &TargetPort, address: &str) -> String {
     format!("id_ext={},ioc_guid={},dest={address}", target.id_ext, target.ioc_guid)
 }
 
+/// Where hosts reach a port that listens at `address`. One that listens on all addresses of its machine is reached by any of
+/// these, and only the reader knows which of them his hosts can use.
+pub(crate) fn reachable(address: &str) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(a) if a.ip().is_unspecified() => format!("ADDRESS-OF-THIS-MACHINE:{}", a.port()),
+        _ => address.to_owned(),
+    }
+}
+
 /// The name of an iSCSI port, by its identifier.
 fn iscsi_name(t: &TargetPort) -> String {
     format!("{}{}{}", weir_target_iscsi::NAMES, t.id_ext, t.ioc_guid)
@@ -90,6 +100,9 @@ fn iscsi_name(t: &TargetPort) -> String {
 
 fn details(t: &TargetPort, port: &PortLive) -> String {
     let listening = if port.listening.is_empty() { &t.listen } else { &port.listening };
+    let mut reached: Vec<String> = listening.iter().map(|a| reachable(a)).collect();
+    // The same for IPv4 and IPv6.
+    reached.dedup();
     let cores = if t.cores.is_empty() { "all".into() } else { format!("{:?}", t.cores) };
     let mut text = output::fields(&[
         ("target", t.name.clone()),
@@ -115,7 +128,7 @@ fn details(t: &TargetPort, port: &PortLive) -> String {
     }
     if t.protocol == Protocol::Nbd {
         text.push_str("\nEach volume that a host's address sees is an export of its name:\n");
-        for address in listening {
+        for address in reached {
             text.push_str(&format!("  nbdinfo --list nbd://{address}\n"));
         }
         return text;
@@ -123,7 +136,7 @@ fn details(t: &TargetPort, port: &PortLive) -> String {
     if t.protocol == Protocol::Iscsi {
         let name = iscsi_name(t);
         text.push_str(&format!("\nIts iSCSI name is {name}. To attach a Linux host:\n"));
-        for address in listening {
+        for address in reached {
             text.push_str(&format!("  iscsiadm -m discovery -t sendtargets -p {address}\n"));
             text.push_str(&format!("  iscsiadm -m node -T {name} -p {address} --login\n"));
         }
@@ -132,12 +145,29 @@ fn details(t: &TargetPort, port: &PortLive) -> String {
     text.push_str(
         "\nTo attach a Linux host, write there as root (with an address that it can reach):\n",
     );
-    for address in listening {
+    for address in reached {
         text.push_str(&format!(
             "  echo '{}' > /sys/class/infiniband_srp/srp-DEVICE-1/add_target\n",
-            add_target_line(t, address)
+            add_target_line(t, &address)
         ));
     }
     text.push_str("Hosts with siw add `,initiator_ext=` and 16 hexadecimal digits, different on every host.\n");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_connect_to_any_address() {
+        for (at, told) in [
+            ("0.0.0.0:3260", "ADDRESS-OF-THIS-MACHINE:3260"),
+            ("[::]:10809", "ADDRESS-OF-THIS-MACHINE:10809"),
+            ("192.0.2.1:5555", "192.0.2.1:5555"),
+            ("[2001:db8::1]:5555", "[2001:db8::1]:5555"),
+        ] {
+            assert_eq!(reachable(at), told);
+        }
+    }
 }

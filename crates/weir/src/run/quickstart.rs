@@ -3,6 +3,7 @@
 use super::serve::{Daemon, Declared, on_runtime};
 use crate::cli::args::QuickstartArgs;
 use crate::cli::output;
+use crate::cli::target::reachable;
 use own::{BLOCK, Bench, LeftAlone, Own, Proof};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -510,11 +511,7 @@ fn loopback(a: SocketAddr) -> SocketAddr {
 
 /// What a Linux host writes to attach, for each address that it may know this machine by.
 fn attach_lines(port: &TargetPort, address: SocketAddr) -> Vec<String> {
-    let dest = if address.ip().is_unspecified() {
-        format!("ADDRESS-OF-THIS-MACHINE:{}", address.port())
-    } else {
-        address.to_string()
-    };
+    let dest = reachable(&address.to_string());
     let ids = format!("id_ext={},ioc_guid={},dest={dest}", port.id_ext, port.ioc_guid);
     vec![
         format!(
