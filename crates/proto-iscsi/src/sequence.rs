@@ -106,8 +106,8 @@ pub fn unsolicited(
     let fits = immediate <= most && (immediate == 0 || p.immediate_data);
     match last {
         true if fits => Some(immediate),
-        // More follows, which InitialR2T=Yes forbids.
-        false if fits && !p.initial_r2t => Some(most),
+        // More follows, which InitialR2T=Yes forbids, and which there has to be.
+        false if fits && !p.initial_r2t && immediate < most => Some(most),
         _ => None,
     }
 }

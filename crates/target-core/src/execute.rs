@@ -117,6 +117,7 @@ impl Pass {
         t: &mut T,
     ) -> Result<Outcome, Stop> {
         loop {
+            t.begins(self);
             let ended = self.run(view, cdb, t).await;
             if ended.is_ok() || t.stopped() {
                 return ended;

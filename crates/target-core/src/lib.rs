@@ -46,7 +46,7 @@ pub use counts::{Counted, Counts};
 pub use execute::{Outcome, execute_unmapped};
 pub use fence::{End, Link, PATIENCE, Whom};
 pub use frontend::{ChannelLine, Frontend, NexusLine, PortSpec, RequestsLine, Site};
-pub use pass::{Aside, Inside, Pass};
+pub use pass::{Aside, Inside, Pass, Watch};
 pub use seats::Seat;
 pub use spread::{Receives, Spread};
 pub use transfer::{Stop, Transfer};

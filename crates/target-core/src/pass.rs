@@ -248,6 +248,11 @@ impl Pass {
         self.round.end.get()
     }
 
+    /// Sees whether the command is fenced, and counts for nothing.
+    pub fn watch(&self) -> Watch {
+        Watch(self.round.clone())
+    }
+
     /// The command's answer is with the connection: its host is told of what it has taken, and of what was lost.
     #[inline]
     pub fn told(&self) {
@@ -404,6 +409,23 @@ impl Pass {
         attached.rounds.void.borrow_mut().push(round.clone());
         let ended = self.round.is_ended().then_some(self);
         Aside { attached, round, ended }
+    }
+}
+
+/// A look at a pass, for waits that are up to the command's peer.
+pub struct Watch(Rc<Round>);
+
+impl Watch {
+    /// The command has been fenced.
+    pub fn is_void(&self) -> bool {
+        self.0.end.get().is_some()
+    }
+
+    /// Waits until it has.
+    pub async fn voided(&self) {
+        while !self.is_void() {
+            self.0.news.wait().await;
+        }
     }
 }
 

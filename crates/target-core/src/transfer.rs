@@ -1,5 +1,6 @@
 //! How a command's data moves between a front end's peer and local memory.
 
+use crate::pass::Pass;
 use weir_mem::{Lent, Slice};
 
 /// The command ends without status: it was aborted, or its peer is gone.
@@ -8,6 +9,10 @@ pub struct Stop;
 
 /// One command's data buffers at the initiator, as the front end sees them.
 pub trait Transfer {
+    /// The command begins with this pass, or begins anew with another one. Waits for the peer that do not end by themselves look at
+    /// it: else a peer that is slow would be taken for one that stands still, and others' task management would cut it.
+    fn begins(&mut self, _pass: &Pass) {}
+
     /// Bytes of the initiator's DATA-OUT buffer.
     fn out_len(&self) -> u64;
 

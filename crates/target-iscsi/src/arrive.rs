@@ -121,6 +121,8 @@ impl Conn {
                 _ => Work::Logout(*r),
             },
         };
+        let turns = unless(self.halt.wait(), self.turns.acquire(1)).await;
+        let _turns = turns.ok_or(Last::Stopped)?;
         let mut next = self.in_order(r, work);
         while let Some(work) = next {
             self.turn(work).await?;

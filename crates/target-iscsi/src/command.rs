@@ -5,20 +5,16 @@ use crate::send::Data;
 use crate::task::Task;
 use std::pin::pin;
 use std::rc::Rc;
-use weir_base::{MILLIS, Nanos};
 use weir_mem::{Lent, Slice};
 use weir_proto_iscsi::bhs::{Response, Stat, op};
 use weir_proto_iscsi::sequence::{Outgoing, Residual};
 use weir_proto_scsi::sense::SENSE_LEN_MAX;
 use weir_proto_scsi::status::Status;
-use weir_reactor::{contained_future, spawn_task, timeout, unless};
-use weir_target_core::{End, Outcome, Pass, Stop, Transfer, Whom, execute_unmapped};
+use weir_reactor::{contained_future, spawn_task, unless};
+use weir_target_core::{End, Outcome, Pass, Stop, Transfer, Watch, Whom, execute_unmapped};
 
 /// The command could not be carried out by the target (RFC 7143 11.4.3).
 const TARGET_FAILURE: u8 = 1;
-
-/// How often a command that waits for its initiator looks whether it has been fenced.
-const LOOK: Nanos = 20 * MILLIS;
 
 /// A Data-In PDU that waits to know whether it is the last one.
 struct Held {
@@ -29,6 +25,8 @@ struct Held {
 /// A command's data on their way.
 struct Moves<'a> {
     task: &'a Rc<Task>,
+    /// Whether it has been fenced.
+    watch: Option<Watch>,
     outgoing: Outgoing,
     held: Option<Held>,
     r2t_sn: u32,
@@ -54,8 +52,7 @@ impl Conn {
     }
 
     async fn run(self: &Rc<Self>, t: &Rc<Task>, mut pass: Option<Pass>) {
-        let mut moves =
-            Moves { task: t, outgoing: Outgoing::default(), held: None, r2t_sn: 0, delivered: 0 };
+        let mut moves = Moves::new(t);
         let result = match &mut pass {
             _ if t.stopped() => Err(Stop),
             Some(p) => p.execute(&self.view, t.cdb(), &mut moves).await,
@@ -121,6 +118,37 @@ impl Conn {
 }
 
 impl Moves<'_> {
+    fn new(task: &Rc<Task>) -> Moves<'_> {
+        Moves {
+            task,
+            watch: None,
+            outgoing: Outgoing::default(),
+            held: None,
+            r2t_sn: 0,
+            delivered: 0,
+        }
+    }
+
+    /// It has no further effect, as it is.
+    fn is_over(&self) -> bool {
+        self.task.stopped() || self.watch.as_ref().is_some_and(Watch::is_void)
+    }
+
+    /// Waits for what is up to its initiator, or to others of its host.
+    ///
+    /// # Errors
+    /// It was aborted or fenced meanwhile.
+    async fn unless_over<R>(&self, wait: impl Future<Output = R>) -> Result<R, Stop> {
+        let void = async {
+            match &self.watch {
+                Some(w) => w.voided().await,
+                None => std::future::pending().await,
+            }
+        };
+        let done = unless(void, unless(self.task.halted(), wait)).await.flatten();
+        done.filter(|_| !self.is_over()).ok_or(Stop)
+    }
+
     /// Sends what was held back: it is not the last one.
     fn let_go(&mut self, last: bool) {
         if let Some(mut h) = self.held.take() {
@@ -136,15 +164,23 @@ impl Moves<'_> {
         self.outgoing.count() - u32::from(self.held.is_some()) + self.r2t_sn
     }
 
-    /// Waits for data of the initiator. A fence ends the wait: else an initiator that is slow to send would be taken for one that
-    /// stands still, and others' task management would end its session. `witness` is a pass that the same fences void.
-    async fn comes(&self, witness: Option<&Pass>) -> Result<(), Stop> {
-        if self.task.stopped() || witness.is_some_and(|p| p.end().is_some()) {
-            self.task.turns_down();
-            return Err(Stop);
+    /// Waits for data of the initiator.
+    async fn comes(&self) -> Result<(), Stop> {
+        if !self.is_over() && self.unless_over(self.task.came.wait()).await.is_ok() {
+            return Ok(());
         }
-        let _ = timeout(LOOK, self.task.came.wait()).await;
-        Ok(())
+        self.task.turns_down();
+        Err(Stop)
+    }
+
+    /// Waits as long as data that are queued already are enough. Data cost an initiator nothing that has not taken them, and others
+    /// memory.
+    async fn room(&self) -> Result<(), Stop> {
+        let conn = &self.task.conn;
+        while conn.is_full() && !self.is_over() {
+            self.unless_over(conn.room.wait()).await?;
+        }
+        if self.is_over() { Err(Stop) } else { Ok(()) }
     }
 
     fn respond(&mut self, o: &Outcome) {
@@ -194,6 +230,10 @@ impl Moves<'_> {
 }
 
 impl Transfer for Moves<'_> {
+    fn begins(&mut self, pass: &Pass) {
+        self.watch = Some(pass.watch());
+    }
+
     fn out_len(&self) -> u64 {
         self.task.out_len.into()
     }
@@ -243,8 +283,7 @@ impl Transfer for Moves<'_> {
         // Whoever holds a buffer never waits for another. What came is asked for again.
         drop(t.staged.take());
         drop(t.early.take());
-        let taken = unless(t.halted(), t.purse.take(share, len)).await;
-        taken.filter(|_| !t.stopped()).ok_or(Stop)
+        self.unless_over(t.purse.take(share, len)).await
     }
 
     fn piece(&self, len: usize) -> usize {
@@ -257,11 +296,9 @@ impl Transfer for Moves<'_> {
 
     async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
         let t = self.task;
-        // Given back when the data are there: it counts as another command, for which fences would wait.
-        let witness = t.conn.view.find(t.lun).map(|a| a.pass());
         // Also of what it has asked for before it began anew: no more than that may be under way.
         while t.is_owed() || !t.is_answered() {
-            self.comes(witness.as_ref()).await?;
+            self.comes().await?;
         }
         let mut done = self.early(at, &into);
         let most = t.conn.params.get().max_burst as usize;
@@ -276,7 +313,7 @@ impl Transfer for Moves<'_> {
             self.r2t_sn += 1;
             t.conn.push(r2t, Vec::new());
             while !t.is_answered() {
-                self.comes(witness.as_ref()).await?;
+                self.comes().await?;
             }
             done += n;
         }
@@ -292,10 +329,7 @@ impl Transfer for Moves<'_> {
                 return Err(Stop);
             }
             if self.held.is_some() {
-                t.conn.room_for(t).await;
-                if t.stopped() {
-                    return Err(Stop);
-                }
+                self.room().await?;
             }
             self.let_go(false);
             let d = self.outgoing.next(&params, (from.len() - done) as u32);

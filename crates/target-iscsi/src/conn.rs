@@ -1,6 +1,7 @@
 //! A session in service. It has one connection (MaxConnections=1), so both are the same.
 
 use crate::greet::Greeted;
+use crate::manage::AT_ONCE;
 use crate::order::{DEPTH, Work};
 use crate::port::Port;
 use crate::receive::Last;
@@ -40,8 +41,8 @@ pub(crate) struct Conn {
     pub(crate) port: Rc<Port>,
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) peer: String,
-    // Before the member: who waits for the end of this session wants its place.
-    _seat: Seat,
+    /// Goes before all others: who waits for the end of this session wants its place, and a device may keep the rest for long.
+    seat: Cell<Option<Seat>>,
     member: Member,
     pub(crate) params: Cell<Params>,
     pub(crate) view: Attachment,
@@ -64,6 +65,10 @@ pub(crate) struct Conn {
     /// Signalled when there is something to send, when a command ends, or the session.
     pub(crate) news: WaitChannel,
     pub(crate) aside: WaitChannel,
+    /// Places for task management.
+    pub(crate) managing: WaitChannel,
+    /// One gives turns to numbered PDUs.
+    pub(crate) turns: WaitChannel,
     /// Signalled when PDUs have left.
     pub(crate) room: WaitChannel,
     /// Commands whose answers have not left.
@@ -113,6 +118,8 @@ impl Conn {
             next_ttt: Cell::new(0),
             news: WaitChannel::new(0),
             aside: asides(),
+            managing: WaitChannel::new(AT_ONCE),
+            turns: WaitChannel::new(1),
             room: WaitChannel::new(0),
             busy: Cell::new(0),
             commands: Cell::new(0),
@@ -124,7 +131,7 @@ impl Conn {
             over: Cell::new(false),
             halt: WaitChannel::new(0),
             member: g.member,
-            _seat: g.seat,
+            seat: Cell::new(Some(g.seat)),
             me: me.clone(),
         });
         conn.view.set_link(conn.me.clone());
@@ -274,6 +281,7 @@ impl Conn {
         weir_reactor::cancel(sender);
         weir_reactor::cancel(pings);
         drop(self.out.take());
+        drop(self.seat.take());
         while self.busy.get() > 0 {
             self.news.wait().await;
         }

@@ -14,7 +14,7 @@ use weir_proto_iscsi::intake::{Digests, Intake, Item, digest, padding};
 use weir_proto_iscsi::keys::{Offer, Params};
 use weir_proto_iscsi::login::{Claim, Credentials, Login, LoginResponse, Step, status};
 use weir_proto_iscsi::{NO_TAG, TEXT};
-use weir_reactor::timeout;
+use weir_reactor::{run_async, timeout};
 use weir_stream::Stream;
 use weir_target_core::{Seat, Secret, initiator_key};
 
@@ -90,6 +90,8 @@ impl<'a> Pdus<'a> {
             if item.is_none() {
                 self.bytes.resize(4096, 0);
                 self.at = 0;
+                // Others have their turn, however much is there; limits of time are seen here, too.
+                run_async().await;
                 match self.stream.receive_some(&mut self.bytes).await {
                     Ok(n) if n > 0 => self.bytes.truncate(n),
                     _ => return None,
@@ -251,6 +253,8 @@ impl Guest<'_> {
         let mut texts = Texts::default();
         loop {
             let (r, data) = pdus.next().await?;
+            // One segment may have many.
+            run_async().await;
             if !r.is_immediate() {
                 if r.cmd_sn() != cmd_sn {
                     continue;

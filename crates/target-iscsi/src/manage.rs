@@ -6,7 +6,7 @@ use crate::order::Work;
 use crate::receive::Last;
 use crate::task::Task;
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use weir_proto_scsi::lu::{Reset, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
 use weir_reactor::{LocalFuture, contained_future, run_async, sleep, spawn_task, timeout, unless};
-use weir_target_core::{End, UnitShared, Whom};
+use weir_target_core::{End, Pass, UnitShared, Whom};
 
 /// How often a reset that nobody waits for looks whether it is to end anything yet.
 const LOOK: Nanos = 100 * MILLIS;
@@ -38,6 +38,24 @@ async fn go_on(unit: Arc<UnitShared>, reset: Reset, over: impl Future<Output = (
     unless(idle, over).await;
 }
 
+/// Functions of one session that are under way, at most.
+pub(crate) const AT_ONCE: u32 = 16;
+
+/// One of these.
+struct Place(Rc<Conn>);
+
+impl Place {
+    fn new(conn: &Rc<Conn>) -> Option<Place> {
+        conn.managing.try_wait().then(|| Place(conn.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.managing.signal();
+    }
+}
+
 /// What a function ends on one unit.
 struct Ending {
     unit: Arc<UnitShared>,
@@ -48,7 +66,13 @@ struct Ending {
 impl Conn {
     /// Begins a function whose turn has come.
     pub(crate) async fn begin_to_manage(self: &Rc<Self>, r: Request) -> Result<(), Last> {
-        let aside = self.aside().await.ok_or(Last::Stopped)?;
+        let Some(place) = Place::new(self) else {
+            // Those that are under way wait for a device, perhaps; nobody else is to wait for them.
+            let aside = self.aside().await.ok_or(Last::Stopped)?;
+            managed(self, r.itt(), answer::REJECTED, aside);
+            return Ok(());
+        };
+        self.look();
         let luns = match r.flags() & 0x7f {
             task::ABORT_TASK_SET | task::CLEAR_TASK_SET | task::LUN_RESET => vec![Lun(r.lun())],
             task::WARM_RESET | task::COLD_RESET => self.view.luns(),
@@ -62,8 +86,13 @@ impl Conn {
         spawn_task(async move {
             let answered = contained_future(pin!(me.manage(&r))).await;
             ends.set(true);
+            drop(place);
             match answered {
-                Ok(code) => managed(&me, r.itt(), code, aside),
+                Ok(code) => {
+                    if let Some(aside) = me.aside().await {
+                        managed(&me, r.itt(), code, aside);
+                    }
+                }
                 Err(p) => {
                     me.port.shared.spread.broke(&me.peer, &p);
                     return me.abort("an error of this program");
@@ -77,8 +106,10 @@ impl Conn {
         // It begins before what comes next.
         run_async().await;
         // What comes next is not ended by it: its fence has to have passed here.
+        let by_us =
+            |p: &Pass| p.end().is_some_and(|e| e == End::Gone || e == End::Aborted(self.nexus()));
         let passed = async {
-            while !over.get() && before.iter().any(|p| p.end().is_none()) {
+            while !over.get() && !before.iter().all(by_us) {
                 sleep(TURN).await;
             }
         };
@@ -95,14 +126,17 @@ impl Conn {
         match function {
             task::ABORT_TASK => self.abort_task(r).await,
             task::ABORT_TASK_SET | task::CLEAR_TASK_SET | task::LUN_RESET => {
-                self.on_unit(function, lun).await
+                match self.ends_on(r, function, lun) {
+                    Some(e) => self.fence(vec![e]).await,
+                    None => answer::NO_LUN,
+                }
             }
             // NORMACA is 0: there is never one to clear.
             task::CLEAR_ACA => answer::COMPLETE,
             task::WARM_RESET | task::COLD_RESET => {
                 // All units that the nexus sees: what it does not see is none of its business. One that hangs keeps no other from it.
                 let all = self.view.luns().into_iter();
-                let all = all.filter_map(|lun| self.ends_on(task::LUN_RESET, lun)).collect();
+                let all = all.filter_map(|lun| self.ends_on(r, task::LUN_RESET, lun)).collect();
                 self.fence(all).await
             }
             task::REASSIGN => answer::NO_REASSIGN,
@@ -114,7 +148,8 @@ impl Conn {
         let tag = r.word20();
         let found: Vec<_> = {
             let all = self.tasks.borrow();
-            all.iter().filter(|t| t.itt == tag && !t.is_aborted()).cloned().collect()
+            // One that is being ended already is not over yet.
+            all.iter().filter(|t| t.itt == tag).cloned().collect()
         };
         if found.is_empty() {
             // Its answer may be on its way, and the initiator looks at it no more.
@@ -150,15 +185,16 @@ impl Conn {
         gone.iter().for_each(|t| self.forget(t));
     }
 
-    /// What waited for the turn of those has it now.
+    /// What waited for the turn of those has it now. Whoever gives turns already goes on with it.
     async fn go_on_in_order(self: &Rc<Self>) {
+        let Some(_turns) = unless(ready(()), self.turns.acquire(1)).await else { return };
         while let Some(work) = self.next_in_order() {
             let turn: LocalFuture<'_, _> = Box::pin(self.turn(work));
             if let Err(last) = turn.await {
                 if let Last::LoggedOut(r) = last {
                     *self.farewell.borrow_mut() = Some(r);
                 }
-                self.end("its turn to log out has come");
+                return self.end("its turn to log out has come");
             }
         }
     }
@@ -170,15 +206,8 @@ impl Conn {
         }
     }
 
-    async fn on_unit(self: &Rc<Self>, function: u8, lun: Lun) -> u8 {
-        match self.ends_on(function, lun) {
-            Some(e) => self.fence(vec![e]).await,
-            None => answer::NO_LUN,
-        }
-    }
-
     /// A function begins on a unit: what it ends has no answer any more. `None`: there is no such unit.
-    fn ends_on(&self, function: u8, lun: Lun) -> Option<Ending> {
+    fn ends_on(&self, r: &Request, function: u8, lun: Lun) -> Option<Ending> {
         let nexus = self.nexus();
         let a = self.view.find(lun)?;
         let unit = a.unit().shared().clone();
@@ -198,7 +227,9 @@ impl Conn {
         // Its initiator sends no more data for them (RFC 7143 4.2.3.3): they must not wait for any.
         let index = lun.index();
         let same = move |t: &Task| t.lun == lun || index.is_some() && t.lun.index() == index;
-        self.stop_tasks(|t| same(t) && !t.waits.get());
+        // What is numbered behind it is not meant (RFC 7143 11.5.1).
+        let is_meant = |t: &Task| t.begun.get() || before(t.cmd_sn, r.cmd_sn());
+        self.stop_tasks(|t| same(t) && is_meant(t) && !t.waits.get());
         self.drop_held();
         Some(Ending { unit, whom, reset })
     }

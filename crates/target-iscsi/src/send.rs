@@ -2,7 +2,6 @@
 
 use crate::conn::Conn;
 use crate::order::Place;
-use crate::task::Task;
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_mem::Slice;
@@ -134,12 +133,9 @@ impl Conn {
         self.out.borrow().iter().all(|o| o.sealed)
     }
 
-    /// Waits as long as data that are queued already are enough; the wait ends with the command. Data cost an initiator nothing
-    /// that has not taken them, and others memory.
-    pub(crate) async fn room_for(&self, t: &Task) {
-        while self.out.borrow().len() >= QUEUE && !t.stopped() {
-            weir_reactor::unless(t.halted(), self.room.wait()).await;
-        }
+    /// So much is queued that commands wait with more data.
+    pub(crate) fn is_full(&self) -> bool {
+        self.out.borrow().len() >= QUEUE
     }
 
     /// Gives a PDU its numbers, when it is about to leave.

@@ -20,6 +20,9 @@ const PATIENCE: Nanos = 5 * SECONDS;
 /// How long an initiator has to acknowledge that it is there.
 const ALIVE: Nanos = 3 * SECONDS;
 
+/// Sessions of one initiator port that may wait for a device beside the one that is served.
+const LEFT: usize = 4;
+
 /// An initiator port: the initiator's name, and its part of the session's name.
 pub(crate) type Key = (String, [u8; 6]);
 
@@ -143,6 +146,10 @@ impl Drop for Unaware {
 /// an effect. `None`: a later login has replaced this one, or a reactor does not answer.
 pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Option<Member> {
     let nexus = shared.spread.new_nexus();
+    if shared.sessions.of(&key) > LEFT {
+        // A device has what they left, and each keeps a bit of memory. Nothing ends for one that is not let in.
+        return None;
+    }
     let (tsih, old) = shared.sessions.enter(&key, nexus, reactor);
     let member = Member { shared: shared.clone(), key, nexus, tsih };
     let unaware = Arc::new(AtomicUsize::new(old.len()));

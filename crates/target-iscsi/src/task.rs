@@ -21,6 +21,7 @@ const WRITES: [u8; 5] = [0x0a, 0x2a, 0x8a, 0xaa, 0x89];
 pub(crate) struct Task {
     pub(crate) conn: Rc<Conn>,
     pub(crate) itt: u32,
+    pub(crate) cmd_sn: u32,
     pub(crate) lun: Lun,
     cdb: [u8; CDB],
     cdb_len: usize,
@@ -73,6 +74,7 @@ impl Task {
         Rc::new(Task {
             conn: conn.clone(),
             itt: r.itt(),
+            cmd_sn: r.cmd_sn(),
             lun: Lun(r.lun()),
             cdb,
             cdb_len,

@@ -4,6 +4,7 @@ mod client;
 mod hostile;
 mod order;
 mod strangers;
+mod stuck;
 
 use crate::common::{Daemon, noise};
 use client::{Answer, Client, Options, name};
@@ -13,9 +14,15 @@ const MIB: usize = 1 << 20;
 
 /// A daemon that speaks iSCSI, and where. The volumes that it makes are seen by everybody.
 fn iscsi(test: &str) -> (Daemon, String) {
+    iscsi_with(test, "")
+}
+
+/// The same with another line for the port.
+fn iscsi_with(test: &str, more: &str) -> (Daemon, String) {
     let mut d = Daemon::new(test);
     d.start();
     let text = "[[target]]\nname = \"i\"\nlisten = [\"127.0.0.1:0\"]\nprotocol = \"iscsi\"\n";
+    let text = format!("{text}{more}\n");
     let file = d.path("targets.toml");
     std::fs::write(&file, text).unwrap();
     d.ok(&format!("apply {file}"));

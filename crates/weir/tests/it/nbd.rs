@@ -420,6 +420,21 @@ fn what_waits_for_a_busy_volume_ends_with_its_client() {
 }
 
 #[test]
+fn a_host_with_a_secret_is_not_let_in_by_nbd() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let (d, at) = nbd("nbd-secret");
+    volume(&d, "v", "8M", 512);
+    let file = d.path("secret");
+    let mut f = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
+    f.as_mut().unwrap().write_all(b"sixteen bytes are it").unwrap();
+    d.ok(&format!("host create me --port 127.0.0.1 --secret-file {file}"));
+    d.ok("map create me v");
+    assert!(Client::go(&at, "v").is_none());
+    d.ok("host set me --no-secret");
+    assert_eq!(Client::go(&at, "v").unwrap().len, 8 << 20);
+}
+
+#[test]
 fn without_a_name_there_is_the_only_volume_or_none() {
     let (d, at) = nbd("nbd-nameless");
     volume(&d, "v", "8M", 512);

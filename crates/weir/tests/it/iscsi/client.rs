@@ -211,7 +211,7 @@ impl Client {
         }
     }
 
-    fn log_in_by(&mut self, who: &str, secret: Option<&str>) -> Result<(), u16> {
+    pub(crate) fn log_in_by(&mut self, who: &str, secret: Option<&str>) -> Result<(), u16> {
         let o = self.options.clone();
         let who = format!("InitiatorName={}|{who}", o.initiator);
         let status = |p: Option<Pdu>| {
