@@ -100,7 +100,16 @@ pub(crate) fn talk(stream: &[u8], mut cut: impl FnMut(usize) -> usize) -> (Vec<S
                 let there = name.is_empty() || name == "vol";
                 shake.export(there.then(volume).as_ref());
             }
+            Step::Contexts { name } => {
+                assert_eq!(shake.step(), step, "a question stays");
+                shake.list(&[]);
+                shake.export(None);
+                assert_eq!(shake.step(), step, "an answer to another question is none");
+                shake.contexts(name.is_empty() || name == "vol");
+            }
             Step::Begin => {
+                let agreed = shake.agreed();
+                assert!(agreed.structured || !agreed.allocation);
                 steps.push(step);
                 assert_eq!(shake.step(), Step::Begin);
                 shake.feed(left);

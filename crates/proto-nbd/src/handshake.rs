@@ -4,12 +4,15 @@
 //! Bytes in, [steps](Step) out; nothing here waits or panics. At [`Step::More`] fewer bytes than [`OPTION_DATA`] are
 //! held, so that memory is bounded by this and by what is fed before the next step.
 //!
-//! There is no TLS, and there are no structured replies, extended headers or metadata contexts: such options are
-//! answered with `NBD_REP_ERR_UNSUP`.
+//! There is no TLS, and there are no extended headers: such options are answered with `NBD_REP_ERR_UNSUP`. Of metadata
+//! contexts there is `base:allocation`.
 
-use std::mem;
+mod contexts;
 
 use crate::flags;
+use crate::structured::ALLOCATION;
+use contexts::Query;
+use std::mem;
 
 /// Bytes of data of one option, at most. Longer data are skipped, and answered with `NBD_REP_ERR_TOO_BIG`.
 pub const OPTION_DATA: usize = 64 << 10;
@@ -45,6 +48,9 @@ mod opt {
     pub(super) const LIST: u32 = 3;
     pub(super) const INFO: u32 = 6;
     pub(super) const GO: u32 = 7;
+    pub(super) const STRUCTURED_REPLY: u32 = 8;
+    pub(super) const LIST_META_CONTEXT: u32 = 9;
+    pub(super) const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Replies to options (NBD protocol, "Option reply types").
@@ -52,6 +58,7 @@ mod rep {
     pub(super) const ACK: u32 = 1;
     pub(super) const SERVER: u32 = 2;
     pub(super) const INFO: u32 = 3;
+    pub(super) const META_CONTEXT: u32 = 4;
     pub(super) const ERR_UNSUP: u32 = (1 << 31) + 1;
     pub(super) const ERR_INVALID: u32 = (1 << 31) + 3;
     pub(super) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
@@ -102,10 +109,25 @@ pub enum Step {
         /// The transmission phase begins, if there is such an export. Else the client only wants to know about it.
         go: bool,
     },
-    /// The transmission phase begins, with simple replies. Its first bytes may be here already: [`Handshake::rest`].
+    /// The client asks what can be told of an export: answer with [`Handshake::contexts`].
+    Contexts {
+        /// Its name. An empty one means the server's default export.
+        name: String,
+    },
+    /// The transmission phase begins, as was [agreed](Handshake::agreed). Its first bytes may be here already:
+    /// [`Handshake::rest`].
     Begin,
     /// The connection is to be closed. The client wanted it, or there is a reason.
     End(Option<&'static str>),
+}
+
+/// What the two sides have agreed on for the transmission phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Agreed {
+    /// Replies to reads and to questions for block status are structured.
+    pub structured: bool,
+    /// Block status of `base:allocation` can be asked for.
+    pub allocation: bool,
 }
 
 /// The handshake on one connection.
@@ -120,6 +142,9 @@ pub struct Handshake {
     zeroes: bool,
     /// Options so far.
     options: u32,
+    agreed: Agreed,
+    /// The export of which the client wants the allocation.
+    chosen: Option<String>,
 }
 
 /// What comes next.
@@ -143,6 +168,11 @@ enum At {
     List,
     /// The caller's answer to [`Step::Export`].
     Export(Wish),
+    /// The caller's answer to [`Step::Contexts`].
+    Contexts {
+        option: u32,
+        query: Query,
+    },
     Begin,
     End(Option<&'static str>),
 }
@@ -208,7 +238,15 @@ impl Handshake {
     /// The begin of a connection. The first [step](Handshake::step) is to send the greeting.
     pub fn new() -> Handshake {
         let send = [&GREETING_MAGIC[..], &OPTION_MAGIC, &[0, FIXED_NEWSTYLE | NO_ZEROES]].concat();
-        Handshake { got: Vec::new(), send, at: At::Flags, zeroes: true, options: 0 }
+        Handshake {
+            got: Vec::new(),
+            send,
+            at: At::Flags,
+            zeroes: true,
+            options: 0,
+            agreed: Agreed::default(),
+            chosen: None,
+        }
     }
 
     /// Takes bytes that the client sent, cut anywhere. After [`Step::End`] they are dropped.
@@ -235,6 +273,9 @@ impl Handshake {
                 At::Export(ref wish) => {
                     let go = wish.option != opt::INFO;
                     return Step::Export { name: wish.name.clone(), go };
+                }
+                At::Contexts { ref query, .. } => {
+                    return Step::Contexts { name: query.name.clone() };
                 }
                 At::Begin => return Step::Begin,
                 At::End(why) => return Step::End(why),
@@ -282,7 +323,8 @@ impl Handshake {
             }
             return;
         };
-        let [.., f0, f1] = (e.flags | flags::HAS_FLAGS).to_be_bytes();
+        let one_piece = if self.agreed.structured { flags::DF } else { 0 };
+        let [.., f0, f1] = (e.flags | one_piece | flags::HAS_FLAGS).to_be_bytes();
         if old {
             self.send.extend_from_slice(&e.len.to_be_bytes());
             self.send.extend_from_slice(&[f0, f1]);
@@ -291,8 +333,38 @@ impl Handshake {
             self.inform(&wish, e, [f0, f1]);
         }
         if wish.option != opt::INFO {
+            self.agreed.allocation = self.chosen.as_ref() == Some(&wish.name);
             self.at = At::Begin;
         }
+    }
+
+    /// Answers [`Step::Contexts`]; without the question it does nothing. `there`: there is such an export, for this client.
+    pub fn contexts(&mut self, there: bool) {
+        let (option, query) = match mem::replace(&mut self.at, At::Option) {
+            At::Contexts { option, query } => (option, query),
+            other => {
+                self.at = other;
+                return;
+            }
+        };
+        let sets = option == opt::SET_META_CONTEXT;
+        let has = if sets { query.chooses_allocation() } else { query.lists_allocation() };
+        if sets {
+            self.chosen = (there && has).then_some(query.name);
+        }
+        if !there {
+            return self.reply(option, rep::ERR_UNKNOWN, &[]);
+        }
+        if has {
+            let parts: [&[u8]; 2] = [&ALLOCATION.to_be_bytes(), contexts::ALLOCATION.as_bytes()];
+            self.reply(option, rep::META_CONTEXT, &parts);
+        }
+        self.reply(option, rep::ACK, &[]);
+    }
+
+    /// What was agreed on, at [`Step::Begin`].
+    pub fn agreed(&self) -> Agreed {
+        self.agreed
     }
 
     /// Bytes that were fed after the handshake's last: the begin of the transmission phase.
@@ -410,6 +482,21 @@ impl Handshake {
             }
             opt::LIST if data.is_empty() => return Some(At::List),
             opt::LIST => rep::ERR_INVALID,
+            opt::STRUCTURED_REPLY if data.is_empty() && !self.agreed.structured => {
+                self.agreed.structured = true;
+                self.reply(option, rep::ACK, &[]);
+                return Some(At::Option);
+            }
+            opt::STRUCTURED_REPLY => rep::ERR_INVALID,
+            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => {
+                if option == opt::SET_META_CONTEXT {
+                    self.chosen = None;
+                }
+                match Query::decode(&data).filter(|_| self.agreed.structured) {
+                    Some(query) => return Some(At::Contexts { option, query }),
+                    None => rep::ERR_INVALID,
+                }
+            }
             opt::INFO | opt::GO => match Wish::decode(option, &data) {
                 Some(wish) => return Some(At::Export(wish)),
                 None => rep::ERR_INVALID,

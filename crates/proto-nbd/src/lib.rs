@@ -1,6 +1,6 @@
 //! The NBD protocol: the transmission phase as Linux's driver speaks it, requests of 28 bytes and simple replies of 16
 //! (NBD protocol, "Transmission phase"; linux/nbd.h), and the server's side of the [handshake](Handshake) before it. A
-//! socket that the driver was given has no handshake. There are no structured replies.
+//! socket that the driver was given has no handshake. Clients may choose structured [replies](structured).
 //!
 //! Bytes in, requests out; nothing here waits or panics, and nothing of the transmission phase allocates.
 
@@ -13,8 +13,9 @@
 pub mod fuzzing;
 pub mod handshake;
 mod intake;
+pub mod structured;
 
-pub use handshake::{Export, Handshake, Step};
+pub use handshake::{Agreed, Export, Handshake, Step};
 pub use intake::{Intake, Item};
 
 /// Bytes of a request before its data.
@@ -39,6 +40,10 @@ pub mod flags {
     pub const TRIM: u64 = 1 << 5;
     /// Writes of zeroes are understood.
     pub const WRITE_ZEROES: u64 = 1 << 6;
+    /// Reads can be answered in one piece.
+    pub const DF: u64 = 1 << 7;
+    /// Asking for data ahead is understood.
+    pub const CACHE: u64 = 1 << 10;
     /// A flush on one connection covers what was done on all; several connections may be used.
     pub const MULTI_CONN: u64 = 1 << 8;
 }
@@ -68,6 +73,13 @@ pub enum Op {
         fua: bool,
         /// Space may be given back.
         unmap: bool,
+    },
+    /// Data will be read soon.
+    Cache,
+    /// Where there is space behind the range.
+    BlockStatus {
+        /// Of its begin only.
+        one: bool,
     },
     /// Something else, which is answered with an error.
     Unknown(u16),
@@ -103,6 +115,7 @@ impl std::error::Error for Broken {}
 
 const FUA: u16 = 1;
 const NO_HOLE: u16 = 1 << 1;
+const REQ_ONE: u16 = 1 << 3;
 
 impl Request {
     /// Reads a request.
@@ -124,6 +137,8 @@ impl Request {
             2 => Op::Disconnect,
             3 => Op::Flush,
             4 => Op::Trim { fua },
+            5 => Op::Cache,
+            7 => Op::BlockStatus { one: flags & REQ_ONE != 0 },
             6 => Op::WriteZeroes { fua, unmap: flags & NO_HOLE == 0 },
             other => Op::Unknown(other),
         };
@@ -144,6 +159,8 @@ impl Request {
             Op::Flush => (3, 0),
             Op::Trim { fua } => (4, u16::from(fua)),
             Op::WriteZeroes { fua, unmap } => (6, u16::from(fua) | if unmap { 0 } else { NO_HOLE }),
+            Op::Cache => (5, 0),
+            Op::BlockStatus { one } => (7, if one { REQ_ONE } else { 0 }),
             Op::Unknown(code) => (code, 0),
         };
         let mut b = [0; REQUEST];

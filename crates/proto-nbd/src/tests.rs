@@ -23,7 +23,10 @@ fn the_bytes_of_requests_and_replies() {
     assert_eq!(op(0, 3), Op::Flush);
     assert_eq!(op(0, 4), Op::Trim { fua: false });
     assert_eq!(op(1, 4), Op::Trim { fua: true });
-    assert_eq!(op(0, 5), Op::Unknown(5));
+    assert_eq!(op(0, 5), Op::Cache);
+    assert_eq!(op(0, 7), Op::BlockStatus { one: false });
+    assert_eq!(op(8, 7), Op::BlockStatus { one: true });
+    assert_eq!(op(0, 8), Op::Unknown(8));
     assert_eq!(op(2, 6), Op::WriteZeroes { fua: false, unmap: false });
     assert_eq!(op(1, 6), Op::WriteZeroes { fua: true, unmap: true });
     let mut bad = WRITE;

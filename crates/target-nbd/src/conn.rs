@@ -3,6 +3,7 @@
 use crate::execute::{LONGEST, error};
 use crate::greet::Greeted;
 use crate::port::Port;
+use crate::status;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -10,7 +11,8 @@ use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use weir_base::{MICROS, Nanos, SECONDS};
 use weir_mem::{Share, Slice};
-use weir_proto_nbd::{Intake, Item, Op, REPLY, Request, reply};
+use weir_proto_nbd::structured::Head;
+use weir_proto_nbd::{Agreed, Intake, Item, Op, Request};
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
@@ -35,9 +37,15 @@ const LOOK: Nanos = 200 * MICROS;
 
 /// A reply on its way.
 struct Reply {
-    head: [u8; REPLY],
+    head: Head,
     data: Option<Slice>,
     _large: Option<Rc<Large>>,
+}
+
+impl Reply {
+    fn len(&self) -> usize {
+        self.head.bytes().len() + self.data.as_ref().map_or(0, Slice::len)
+    }
 }
 
 /// One of the requests with memory of their own.
@@ -98,6 +106,7 @@ pub(crate) struct Conn {
     pub(crate) naa: [u8; 16],
     /// What the number was last found to mean.
     known: RefCell<Weak<Attached>>,
+    pub(crate) agreed: Agreed,
     view: Attachment,
     share: Share,
     slots: WaitChannel,
@@ -142,6 +151,7 @@ impl Conn {
             lun: g.lun,
             naa: g.naa,
             known: RefCell::default(),
+            agreed: g.agreed,
             view: Attachment::new(nexus, who, id, shared.relative),
             share: port.pool.share(&account),
             slots: WaitChannel::new(DEPTH),
@@ -401,6 +411,7 @@ impl Conn {
             self.slots.wait().await;
             let has_data = matches!(r.op, Op::Read | Op::Write { .. });
             match r.len as usize {
+                _ if matches!(r.op, Op::BlockStatus { .. }) => Memory::Buffer(status::memory()),
                 n if n == 0 || !has_data => Memory::Buffer(Slice::heap(1).sub(0, 0)),
                 n if n <= self.share.max_len() => Memory::Buffer(self.share.alloc(n).await),
                 _ if r.len > LONGEST => Memory::None(error::EOVERFLOW),
@@ -462,18 +473,28 @@ impl Conn {
                 Memory::Large(s, large) => (Some(s), Some(large)),
                 Memory::None(_) => (None, None),
             };
-            let data = memory.filter(|_| done.is_ok() && r.op == Op::Read && r.len > 0);
-            let head = reply(r.cookie, done.err().unwrap_or(0));
+            let data = memory.zip(done.ok()).filter(|(_, n)| *n > 0).map(|(s, n)| s.sub(0, n));
+            let head = me.head(&r, done);
             me.answer(Reply { head, data, _large: large });
         });
+    }
+
+    /// What begins the reply to a request.
+    fn head(&self, r: &Request, done: Result<usize, u32>) -> Head {
+        let structured = self.agreed.structured;
+        match (r.op, done) {
+            (Op::Read | Op::BlockStatus { .. }, Err(e)) if structured => Head::error(r.cookie, e),
+            (Op::Read, Ok(n)) if structured => Head::data(r, n),
+            (Op::BlockStatus { .. }, Ok(n)) => Head::status(r, n),
+            (_, done) => Head::simple(r.cookie, done.err().unwrap_or(0)),
+        }
     }
 
     fn answer(&self, reply: Reply) {
         match self.over.get() {
             true => self.sent(),
             false => {
-                let len = REPLY + reply.data.as_ref().map_or(0, Slice::len);
-                self.queued.set(self.queued.get() + len as u64);
+                self.queued.set(self.queued.get() + reply.len() as u64);
                 self.replies.borrow_mut().push_back(reply);
             }
         }
@@ -510,7 +531,8 @@ impl Conn {
         let (mut pieces, mut skip) = (Vec::with_capacity(2 * GATHER), self.gone.get());
         for r in replies.iter().take(GATHER) {
             let data = r.data.as_ref().map(|d| (d.as_ptr().cast_const(), d.len()));
-            for (at, len) in [Some((r.head.as_ptr(), REPLY)), data].into_iter().flatten() {
+            let head = (r.head.bytes().as_ptr(), r.head.bytes().len());
+            for (at, len) in [Some(head), data].into_iter().flatten() {
                 let gone = skip.min(len);
                 skip -= gone;
                 if gone < len {
@@ -527,7 +549,7 @@ impl Conn {
         self.handed.set(self.handed.get() + n as u64);
         let mut gone = self.gone.get() + n;
         while let Some(r) = replies.front() {
-            let len = REPLY + r.data.as_ref().map_or(0, Slice::len);
+            let len = r.len();
             if gone < len {
                 break;
             }

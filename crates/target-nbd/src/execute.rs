@@ -1,6 +1,7 @@
 //! One request against its volume.
 
 use crate::conn::Conn;
+use crate::status::extents;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_mem::Slice;
@@ -72,9 +73,9 @@ fn io(done: IoResult) -> Result<(), Stop> {
 }
 
 impl Conn {
-    /// Runs a request to its end. Gives the data of a read, or an error of the protocol. `data`: memory for those of a read, and
-    /// what a write brings.
-    pub(crate) async fn execute(&self, r: &Request, data: &Slice) -> Result<(), u32> {
+    /// Runs a request to its end. Gives how many bytes its reply has, or an error of the protocol. `data`: memory for these, and what a
+    /// write brings.
+    pub(crate) async fn execute(&self, r: &Request, data: &Slice) -> Result<usize, u32> {
         let began = now();
         loop {
             self.certain().await;
@@ -89,7 +90,7 @@ impl Conn {
                 None => Err(Stop::Failed(ESHUTDOWN)),
             };
             match done {
-                Ok(()) => return Ok(()),
+                Ok(n) => return Ok(n),
                 Err(Stop::Failed(e)) => return Err(e),
                 Err(Stop::Again) => {}
                 Err(Stop::Later(e)) if now() - began >= PATIENCE => return Err(e),
@@ -101,14 +102,15 @@ impl Conn {
         }
     }
 
-    async fn act(&self, a: &Rc<Attached>, r: &Request, data: &Slice) -> Result<(), Stop> {
+    async fn act(&self, a: &Rc<Attached>, r: &Request, data: &Slice) -> Result<usize, Stop> {
         let writes = matches!(r.op, Op::Write { .. } | Op::Trim { .. } | Op::WriteZeroes { .. });
         let durable = a.admit_block(self.nexus(), writes).map_err(refusal)?;
         let (at, len) = (r.at, u64::from(r.len));
         let end = at.checked_add(len).filter(|end| *end <= a.len(self.nexus()));
         let volume = a.unit().volume();
         let block = u64::from(volume.geometry().block_size);
-        let ranged = writes || r.op == Op::Read;
+        let asks = matches!(r.op, Op::BlockStatus { .. });
+        let ranged = writes || asks || matches!(r.op, Op::Read | Op::Cache);
         if ranged && end.is_none() {
             return Err(Stop::Failed(if writes { ENOSPC } else { EINVAL }));
         }
@@ -126,8 +128,14 @@ impl Conn {
         match r.op {
             Op::Read if len > 0 => {
                 let _inside = pass.enter()?;
-                io(volume.read(at, data.clone()).await)
+                io(volume.read(at, data.clone()).await)?;
+                return Ok(data.len());
             }
+            Op::BlockStatus { one } if self.agreed.allocation && len > 0 => {
+                let _inside = pass.enter()?;
+                return Ok(extents(&**volume, (at, len), one, data).await);
+            }
+            Op::BlockStatus { .. } => return Err(Stop::Failed(EINVAL)),
             Op::Write { fua } if len > 0 => {
                 let _writing = pass.begin_write(at, len).await?;
                 io(volume.write(at, data.clone(), fua || durable).await)
@@ -139,7 +147,7 @@ impl Conn {
             Op::Trim { fua } => {
                 let (first, last) = (at.next_multiple_of(block), (at + len) / block * block);
                 if first >= last {
-                    return Ok(());
+                    return Ok(0);
                 }
                 let _writing = pass.begin_write(first, last - first).await?;
                 io(volume.discard(first, last - first).await)?;
@@ -152,7 +160,8 @@ impl Conn {
             }
             Op::Unknown(_) => Err(Stop::Failed(EINVAL)),
             _ => Ok(()),
-        }
+        }?;
+        Ok(0)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::port::Port;
 use std::rc::Rc;
 use weir_base::SECONDS;
 use weir_proto_nbd::flags;
-use weir_proto_nbd::{Export, Handshake, Step};
+use weir_proto_nbd::{Agreed, Export, Handshake, Step};
 use weir_proto_scsi::lun::Lun;
 use weir_reactor::timeout;
 use weir_stream::Stream;
@@ -25,6 +25,7 @@ pub(crate) struct Greeted {
     pub(crate) lun: Lun,
     pub(crate) naa: [u8; 16],
     pub(crate) seat: Seat,
+    pub(crate) agreed: Agreed,
     /// What came behind the handshake.
     pub(crate) rest: Vec<u8>,
 }
@@ -65,7 +66,7 @@ impl Guest<'_> {
         let g = unit.volume().geometry();
         let (naa, protected) = unit.shared().with(|s| (s.identity().naa, s.write_protected()));
         let mut can = flags::HAS_FLAGS | flags::FLUSH | flags::FUA | flags::TRIM;
-        can |= flags::WRITE_ZEROES | flags::MULTI_CONN;
+        can |= flags::WRITE_ZEROES | flags::MULTI_CONN | flags::CACHE;
         if g.read_only || protected {
             can |= flags::READ_ONLY;
         }
@@ -147,10 +148,17 @@ async fn talk(who: &Guest<'_>, stream: &dyn Stream) -> Option<Greeted> {
                 h.export(found.as_ref().map(|(.., e)| e));
                 chosen = found.map(|(lun, naa, _)| (lun, naa)).zip(seat);
             }
+            Step::Contexts { name } => {
+                if who.find(&name).is_none() && who.is_absent(&name) {
+                    return None;
+                }
+                h.contexts(who.find(&name).is_some());
+            }
             Step::Begin => {
                 let ((lun, naa), seat) = chosen?;
                 let (peer, initiator) = (who.peer.to_owned(), who.initiator);
-                return Some(Greeted { peer, initiator, lun, naa, seat, rest: h.rest() });
+                let agreed = h.agreed();
+                return Some(Greeted { peer, initiator, lun, naa, seat, agreed, rest: h.rest() });
             }
             Step::End(why) => {
                 if let Some(why) = why {

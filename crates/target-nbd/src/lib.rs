@@ -9,6 +9,7 @@
 //! | `conn` | a connection in service: requests in, replies out |
 //! | `former` | what a client that is gone has left, and how others come to know |
 //! | `execute` | one request against its volume |
+//! | `status` | where there is space behind a range |
 //!
 //! Whoever has the same address is one host, whose connections are one I_T nexus. What units ask of front ends (fences, parting,
 //! losses) is theirs as with any other: see docs/adding-a-door.md.
@@ -24,6 +25,7 @@ mod former;
 mod greet;
 mod nexuses;
 mod port;
+mod status;
 mod target;
 
 pub use target::open;

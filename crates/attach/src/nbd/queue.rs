@@ -256,7 +256,9 @@ impl<D: Disk> Queue<D> {
                 None => self.refuse(request, libc::EINVAL),
             },
             Op::Flush | Op::Trim { .. } | Op::WriteZeroes { .. } => self.enqueue(request, None),
-            Op::Unknown(_) => self.refuse(request, libc::EOPNOTSUPP),
+            Op::Cache | Op::BlockStatus { .. } | Op::Unknown(_) => {
+                self.refuse(request, libc::EOPNOTSUPP)
+            }
         }
         Ok(())
     }

@@ -232,8 +232,8 @@ fn a_wish_that_makes_no_sense() {
 
 #[test]
 fn options_that_are_not_there() {
-    // None; PEEK_EXPORT, STARTTLS, STRUCTURED_REPLY, LIST_META_CONTEXT, SET_META_CONTEXT, EXTENDED_HEADERS; none.
-    for code in [0, 4, 5, 8, 9, 10, 11, 12] {
+    // None; PEEK_EXPORT, STARTTLS, EXTENDED_HEADERS; none.
+    for code in [0, 4, 5, 11, 12] {
         for data in [&b""[..], b"data"] {
             assert_eq!(answer(code.into(), data), reply(code, UNSUP, &[]));
         }
@@ -252,8 +252,8 @@ fn what_is_no_option_ends_the_connection() {
 
 #[test]
 fn long_data_are_skipped_and_longer_ones_end_the_connection() {
-    assert_eq!(answer(8, &[7; OPTION_DATA]), reply(8, UNSUP, &[]));
-    assert_eq!(answer(8, &[7; OPTION_DATA + 1]), reply(8, TOO_BIG, &[]));
+    assert_eq!(answer(11, &[7; OPTION_DATA]), reply(11, UNSUP, &[]));
+    assert_eq!(answer(11, &[7; OPTION_DATA + 1]), reply(11, TOO_BIG, &[]));
     for code in [3, 7] {
         assert_eq!(answer(code.into(), &vec![7; OPTION_SKIP]), reply(code, TOO_BIG, &[]));
     }
@@ -276,9 +276,9 @@ fn what_is_skipped_is_not_held() {
 
 #[test]
 fn so_many_options_and_no_more() {
-    let many = option(8, &[]).repeat(OPTIONS as usize);
+    let many = option(11, &[]).repeat(OPTIONS as usize);
     let (all, _) = steps(&[&many]);
-    assert_eq!(all, vec![Step::Send(reply(8, UNSUP, &[])); 64]);
+    assert_eq!(all, vec![Step::Send(reply(11, UNSUP, &[])); 64]);
     let (all, _) = steps(&[&many, &option(2, &[])]);
     assert_eq!(all.len(), 65);
     assert_eq!(all[64], Step::End(Some("the client sends too many options")));
@@ -286,7 +286,7 @@ fn so_many_options_and_no_more() {
 
 #[test]
 fn the_last_option_may_begin() {
-    let many = option(8, &[]).repeat(OPTIONS as usize - 1);
+    let many = option(11, &[]).repeat(OPTIONS as usize - 1);
     let (all, rest) = steps(&[&many, &option(7, &wish(b"vol", &[])), b"next"]);
     assert_eq!((all.last(), &rest[..]), (Some(&Step::Begin), &b"next"[..]));
 }
@@ -350,4 +350,87 @@ proptest! {
         fuzz_handshake(&[&[1, 0, 0, 0, 3], &data[..]].concat());
         fuzz_handshake(&[&b"\x01\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x20"[..], &data].concat());
     }
+}
+
+/// The data of LIST_META_CONTEXT and SET_META_CONTEXT.
+fn query(name: &str, queries: &[&str]) -> Vec<u8> {
+    let mut data = (name.len() as u32).to_be_bytes().to_vec();
+    data.extend(name.as_bytes());
+    data.extend((queries.len() as u32).to_be_bytes());
+    for q in queries {
+        data.extend((q.len() as u32).to_be_bytes());
+        data.extend(q.as_bytes());
+    }
+    data
+}
+
+/// What was agreed on after these options and GO.
+fn agreed(options: &[Vec<u8>], go: &str) -> (Agreed, u64) {
+    let mut h = Handshake::new();
+    h.feed(&CLIENT);
+    options.iter().for_each(|o| h.feed(o));
+    h.feed(&option(7, &wish(go.as_bytes(), &[])));
+    let mut last = Vec::new();
+    loop {
+        match h.step() {
+            Step::Send(bytes) => last = bytes,
+            Step::Contexts { name } => h.contexts(name == "vol"),
+            Step::Export { .. } => h.export(Some(&volume())),
+            Step::Begin => {
+                let flags = u16::from_be_bytes([last[30], last[31]]);
+                return (h.agreed(), flags.into());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn replies_are_structured_for_who_asks() {
+    let (simple, flags) = agreed(&[], "vol");
+    assert_eq!((simple, flags & crate::flags::DF), (Agreed::default(), 0));
+    let (all, flags) = agreed(&[option(8, &[]), option(10, &query("vol", &[CONTEXT]))], "vol");
+    assert_eq!(all, Agreed { structured: true, allocation: true });
+    assert_ne!(flags & crate::flags::DF, 0);
+    // Of another export nothing was chosen, nor of one that is not there, and a later choice is the one.
+    let none = |options: &[Vec<u8>], go: &str| !agreed(options, go).0.allocation;
+    let choose = |name: &str, q: &[&str]| option(10, &query(name, q));
+    assert!(none(&[option(8, &[]), choose("vol", &[CONTEXT])], "other"));
+    assert!(none(&[option(8, &[]), choose("other", &[CONTEXT])], "other"));
+    assert!(none(&[option(8, &[]), choose("vol", &[CONTEXT]), choose("vol", &[])], "vol"));
+    assert!(none(&[option(8, &[]), choose("vol", &["base:"])], "vol"));
+    assert!(none(&[choose("vol", &[CONTEXT])], "vol"));
+}
+
+const CONTEXT: &str = "base:allocation";
+
+#[test]
+fn contexts_are_listed_and_chosen() {
+    let told = |code: u8, q: &[u8]| {
+        let (mut all, _) = steps(&[&option(8, &[]), &option(code.into(), q)]);
+        assert_eq!(all.remove(0), Step::Send(reply(8, ACK, &[])));
+        let Some(Step::Send(bytes)) = all.pop() else { panic!("{all:?}") };
+        bytes
+    };
+    let context = [&[0, 0, 0, 1], CONTEXT.as_bytes()].concat();
+    for code in [9, 10] {
+        let there = [reply(code, [0, 0, 0, 4], &context), reply(code, ACK, &[])].concat();
+        assert_eq!(told(code, &query("vol", &["other:x", CONTEXT])), there);
+        assert_eq!(told(code, &query("vol", &["base:allocatio"])), reply(code, ACK, &[]));
+        assert_eq!(told(code, &query("none", &[CONTEXT])), reply(code, UNKNOWN, &[]));
+        for bad in [&[][..], &query("vol", &["x"])[1..], &[query("vol", &[]), vec![0]].concat()] {
+            assert_eq!(told(code, bad), reply(code, INVALID, &[]));
+        }
+        // Only with structured replies.
+        let all = option(code.into(), &query("vol", &[CONTEXT]));
+        assert_eq!(answer(code.into(), &all[16..]), reply(code, INVALID, &[]));
+    }
+    let all = [reply(9, [0, 0, 0, 4], &context), reply(9, ACK, &[])].concat();
+    assert_eq!(
+        (told(9, &query("vol", &[])), told(9, &query("vol", &["base:"]))),
+        (all.clone(), all)
+    );
+    // Twice, or with data.
+    assert_eq!(told(8, &[]), reply(8, INVALID, &[]));
+    assert_eq!(answer(8, &[1]), reply(8, INVALID, &[]));
 }

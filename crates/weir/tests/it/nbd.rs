@@ -1,5 +1,7 @@
 //! Volumes by NBD: by a client of bytes, and by other people's programs where they are installed.
 
+mod structured;
+
 use crate::common::{Daemon, noise};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
