@@ -39,6 +39,17 @@ pub struct Allocation {
     pub len: u64,
 }
 
+impl Allocation {
+    /// The same in whole blocks of `block` bytes, at least one: a block is a hole when all of it is one.
+    pub fn in_blocks(self, block: u64) -> Allocation {
+        match (self.mapped, self.len / block) {
+            (false, whole) if whole > 0 => Allocation { mapped: false, len: whole * block },
+            (true, _) => Allocation { mapped: true, len: self.len.div_ceil(block).max(1) * block },
+            _ => Allocation { mapped: true, len: block },
+        }
+    }
+}
+
 /// One reactor's handle to a block device. Offsets and lengths are bytes, multiples of the block size.
 ///
 /// A write is acknowledged when it has the durability that the volume states; with `fua`, or after

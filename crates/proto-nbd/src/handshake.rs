@@ -356,7 +356,8 @@ impl Handshake {
             return self.reply(option, rep::ERR_UNKNOWN, &[]);
         }
         if has {
-            let parts: [&[u8]; 2] = [&ALLOCATION.to_be_bytes(), contexts::ALLOCATION.as_bytes()];
+            let id = if sets { ALLOCATION } else { 0 };
+            let parts: [&[u8]; 2] = [&id.to_be_bytes(), contexts::ALLOCATION.as_bytes()];
             self.reply(option, rep::META_CONTEXT, &parts);
         }
         self.reply(option, rep::ACK, &[]);
@@ -456,6 +457,10 @@ impl Handshake {
         if n < left {
             self.at = At::Skip { option, left: left - n };
             return None;
+        }
+        if option == opt::SET_META_CONTEXT {
+            // It takes back what was chosen before, also when it fails.
+            self.chosen = None;
         }
         self.reply(option, rep::ERR_TOO_BIG, &[]);
         Some(At::Option)

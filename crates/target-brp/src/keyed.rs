@@ -267,7 +267,7 @@ async fn greet(
     let arrival = Arrival::Greeted(greeted);
     // The secret may have changed meanwhile.
     let map = shared.access.map();
-    if map.identified(&request.initiator.0).is_none_or(|h| h.secret != Secret::Known(secret)) {
+    if map.host(&request.initiator.0).is_none_or(|h| h.secret != Secret::Known(secret)) {
         return arrival.refuse(&port, &request, RejectReason::Secret);
     }
     let Some(seat) = admit(&shared, &request) else {

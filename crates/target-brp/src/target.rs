@@ -235,7 +235,7 @@ fn judge(shared: &TargetShared, r: &LoginRequest) -> Result<Option<Arc<[u8]>>, R
     if usize::from(r.channel) >= shared.config.max_channels {
         return Err(RejectReason::Resources);
     }
-    match shared.access.map().identified(&r.initiator.0) {
+    match shared.access.map().host(&r.initiator.0) {
         Some(host) => match (&host.secret, r.features.has(Features::KEYED)) {
             (Secret::None, false) => Ok(None),
             (Secret::Known(secret), true) => Ok(Some(secret.clone())),

@@ -48,8 +48,7 @@ pub(crate) async fn tick(port: Rc<Port>) {
 impl Channel {
     fn look(self: &Rc<Self>) {
         let agreed = self.agreed.get();
-        let unknown =
-            self.port.shared.access.map().identified(&self.name.session.initiator.0).is_none();
+        let unknown = self.port.shared.access.map().host(&self.name.session.initiator.0).is_none();
         // Without a connection, too: nobody may come back for it.
         if unknown && !has(Bug::UnknownRemembered) {
             return self.end_later(GoodbyeReason::NotAllowed);

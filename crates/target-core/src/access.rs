@@ -2,7 +2,7 @@
 
 use crate::known::Known;
 use std::collections::BTreeSet;
-use std::net::Ipv6Addr;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -59,6 +59,22 @@ pub fn initiator_key(name: &str) -> Vec<u8> {
     key
 }
 
+/// Bytes of the key of an address.
+pub const ADDRESS_KEY: usize = 19;
+
+/// How the access map names a host of a protocol that knows hosts by their addresses: `ip.`, and the address, an IPv4 one as IPv6 has
+/// it (RFC 4291, section 2.5.5.2). No identifier and no name has such a key, so nobody can claim it.
+pub fn address_key(at: IpAddr) -> [u8; ADDRESS_KEY] {
+    let octets = match at.to_canonical() {
+        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+        IpAddr::V6(a) => a.octets(),
+    };
+    let mut key = [0; ADDRESS_KEY];
+    key[..3].copy_from_slice(b"ip.");
+    key[3..].copy_from_slice(&octets);
+    key
+}
+
 /// What the writer of a host with a name begins with.
 pub(crate) const NAMED: &str = "host ";
 
@@ -67,13 +83,6 @@ impl AccessMap {
     pub fn host(&self, port: &[u8]) -> Option<&HostRule> {
         let named = self.hosts.iter().find(|h| h.ports.iter().any(|p| p == port));
         named.or_else(|| self.hosts.iter().find(|h| h.any))
-    }
-
-    /// The host that this identifier of an SRP or BRP initiator belongs to. An IPv4 address (RFC 4291, section 2.5.5.2) is none: it is
-    /// that of a host of NBD, and whoever likes could claim it.
-    pub fn identified(&self, id: &[u8; 16]) -> Option<&HostRule> {
-        let is_address = Ipv6Addr::from(*id).to_ipv4_mapped().is_some();
-        self.host(id).filter(|_| !is_address)
     }
 
     /// Whose share of memory it is that `port` uses: its host's, or its own where the rule is for all or the host has no
@@ -196,18 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_no_identifier_that_anybody_may_claim() {
-        let nbd = Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207]).octets();
-        let rule = |any| HostRule { ports: vec![nbd.to_vec()], any, ..HostRule::default() };
-        for any in [false, true] {
-            let map = AccessMap { hosts: vec![rule(any)] };
-            assert!(map.host(&nbd).is_some() && map.identified(&nbd).is_none());
-            assert_eq!(map.identified(&[7; 16]).is_some(), any);
-        }
-    }
-
-    #[test]
     fn names_of_initiators_are_no_identifiers() {
+        let (v4, mapped) = ("192.0.2.7".parse().unwrap(), "::ffff:192.0.2.7".parse().unwrap());
+        assert_eq!(address_key(v4), address_key(mapped));
+        assert_eq!(&address_key(v4)[13..], [0xff, 0xff, 192, 0, 2, 7]);
         assert_eq!(initiator_key("iqn.A:b"), b"iqn.a:b\0\0\0\0\0\0\0\0\0\0");
         assert_eq!(initiator_key("iqn.2026-01.a:bcd").len(), 17);
         assert_eq!(initiator_key("iqn.2026-01.org.example:h"), b"iqn.2026-01.org.example:h");

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use weir_base::{MILLIS, Nanos};
 use weir_reactor::{Handle, WaitChannel, call, now, sleep, spawn, timeout};
 
-/// How often is looked whether a question has been answered.
+/// How often is looked whether a question has been answered: less often, the longer it takes.
 const LOOK: Nanos = MILLIS;
+const LONGEST: Nanos = 20 * MILLIS;
 
 /// What is asked about one connection.
 pub struct Doubts {
@@ -72,13 +73,14 @@ pub async fn answers<Q>(
     limit: Nanos,
     mut is_answered: impl FnMut(&mut Q) -> bool,
 ) -> Vec<Q> {
-    let until = now() + limit;
+    let (until, mut look) = (now() + limit, LOOK);
     loop {
         open.retain_mut(|q| !is_answered(q));
         if open.is_empty() || now() >= until {
             return open;
         }
-        sleep(LOOK).await;
+        sleep(look).await;
+        look = (look * 3 / 2).min(LONGEST);
     }
 }
 

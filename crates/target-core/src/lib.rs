@@ -37,7 +37,7 @@ mod turn;
 mod unit;
 mod vital;
 
-pub use access::{Access, AccessMap, HostRule, Secret, initiator_key};
+pub use access::{ADDRESS_KEY, Access, AccessMap, HostRule, Secret, address_key, initiator_key};
 pub use at_once::AtOnce;
 pub use attachment::Attachment;
 pub use block_door::{CompareGuard, Refusal, WriteGuard};

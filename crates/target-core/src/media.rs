@@ -257,15 +257,10 @@ impl Pass {
                 }
                 run_async().await;
             }
-            let Allocation { mapped, len } =
-                self.unit.volume.find_allocation(at * bs, (g.blocks - at) * bs).await;
-            // A block is a hole when all of it is one.
-            let (blocks, status) = match (mapped, len / bs) {
-                (false, whole) if whole > 0 => (whole, Provisioning::Deallocated),
-                (true, _) => (len.div_ceil(bs).max(1), Provisioning::Mapped),
-                _ => (1, Provisioning::Mapped),
-            };
-            let blocks = blocks.min(u64::from(u32::MAX)).min(g.blocks - at) as u32;
+            let found = self.unit.volume.find_allocation(at * bs, (g.blocks - at) * bs).await;
+            let Allocation { mapped, len } = found.in_blocks(bs);
+            let status = if mapped { Provisioning::Mapped } else { Provisioning::Deallocated };
+            let blocks = (len / bs).min(u64::from(u32::MAX)).min(g.blocks - at) as u32;
             let full = extents.len() == most;
             let same =
                 |e: &&mut LbaStatus| e.status == status && e.blocks.checked_add(blocks).is_some();

@@ -138,12 +138,7 @@ impl Conn {
             self.look();
         }
         match work {
-            Work::Command(t) => {
-                if self.doubts.are_raised() && !self.ending.get() {
-                    unless(self.halt.wait(), self.doubts.cleared()).await.ok_or(Last::Stopped)?;
-                }
-                self.begin(t);
-            }
+            Work::Command(t) => self.begin_or_put_off(t),
             Work::Manage(r) => self.begin_to_manage(r).await?,
             // The answer to our ping: that it came is all.
             Work::Nop(r, _) if r.itt() == NO_TAG => {}

@@ -35,6 +35,28 @@ struct Moves<'a> {
 }
 
 impl Conn {
+    /// Begins a command whose turn has come, or lets it wait while it is asked whether its initiator is there. What comes behind it
+    /// is taken all the same: the end of the session may.
+    pub(crate) fn begin_or_put_off(self: &Rc<Self>, t: Rc<Task>) {
+        let first = self.put_off.borrow().is_empty();
+        if first && !self.doubts.are_raised() {
+            return self.begin(t);
+        }
+        self.put_off.borrow_mut().push_back(t);
+        if !first {
+            return;
+        }
+        let me = self.clone();
+        spawn_task(async move {
+            me.doubts.cleared().await;
+            loop {
+                let next = me.put_off.borrow_mut().pop_front();
+                let Some(t) = next else { return };
+                me.begin(t);
+            }
+        });
+    }
+
     /// Begins a command whose turn has come.
     pub(crate) fn begin(self: &Rc<Self>, t: Rc<Task>) {
         self.look();

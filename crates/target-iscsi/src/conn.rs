@@ -41,7 +41,7 @@ pub(crate) struct Conn {
     pub(crate) port: Rc<Port>,
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) peer: String,
-    /// Goes before all others: who waits for the end of this session wants its place, and a device may keep the rest for long.
+    /// Goes before the member: who waits for the end of this session wants its place.
     seat: Cell<Option<Seat>>,
     member: Member,
     pub(crate) params: Cell<Params>,
@@ -74,8 +74,11 @@ pub(crate) struct Conn {
     /// Commands whose answers have not left.
     pub(crate) busy: Cell<u32>,
     pub(crate) commands: Cell<u64>,
-    /// Whether its initiator is there. While that is asked nothing begins.
+    /// Whether its initiator is there. While that is asked nothing begins, but is put off.
     pub(crate) doubts: Rc<Doubts>,
+    pub(crate) put_off: RefCell<VecDeque<Rc<Task>>>,
+    /// Bytes that have come.
+    pub(crate) received: Cell<u64>,
     /// When the initiator was last heard of.
     pub(crate) heard: Cell<Nanos>,
     /// It has been asked to log out.
@@ -124,6 +127,8 @@ impl Conn {
             busy: Cell::new(0),
             commands: Cell::new(0),
             doubts: Rc::default(),
+            put_off: RefCell::default(),
+            received: Cell::new(0),
             heard: Cell::new(now()),
             asked: Cell::new(false),
             ending: Cell::new(false),
@@ -178,6 +183,11 @@ impl Conn {
         let t = self.next_ttt.get();
         self.next_ttt.set(t.wrapping_add(1) % weir_proto_iscsi::NO_TAG);
         t
+    }
+
+    /// Commands wait for an answer whether their initiator is there.
+    pub(crate) fn has_put_off(&self) -> bool {
+        !self.put_off.borrow().is_empty()
     }
 
     /// Name of its initiator.
@@ -281,7 +291,10 @@ impl Conn {
         weir_reactor::cancel(sender);
         weir_reactor::cancel(pings);
         drop(self.out.take());
-        drop(self.seat.take());
+        // A device may keep the rest for long.
+        if self.busy.get() > 0 && shared.sessions.lets_go(&self.member.key, self.nexus()) {
+            drop(self.seat.take());
+        }
         while self.busy.get() > 0 {
             self.news.wait().await;
         }
@@ -296,6 +309,7 @@ impl Conn {
     /// answers would be waited for.
     fn forget_unbegun(&self) {
         drop(self.window.borrow_mut().clear());
+        drop(self.put_off.take());
         let all = self.tasks.borrow().clone();
         all.iter().filter(|t| !t.begun.get()).for_each(|t| self.forget(t));
     }

@@ -220,7 +220,8 @@ impl Guest<'_> {
             self.refuse(&mut login, Some(&claim), full).await;
             return None;
         };
-        let Some(member) = enter(&self.port.shared, key, home).await else {
+        let Some(member) = enter(&self.port.shared, key, home, || !self.stream.has_ended()).await
+        else {
             let why = (status::UNAVAILABLE, "what it replaces has not ended");
             self.refuse(&mut login, Some(&claim), why).await;
             return None;

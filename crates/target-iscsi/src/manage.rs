@@ -2,7 +2,7 @@
 
 use crate::command::managed;
 use crate::conn::Conn;
-use crate::order::Work;
+use crate::order::{DEPTH, IMMEDIATE, Work};
 use crate::receive::Last;
 use crate::task::Task;
 use std::cell::Cell;
@@ -38,8 +38,8 @@ async fn go_on(unit: Arc<UnitShared>, reset: Reset, over: impl Future<Output = (
     unless(idle, over).await;
 }
 
-/// Functions of one session that are under way, at most.
-pub(crate) const AT_ONCE: u32 = 16;
+/// Functions of one session that are under way, at most: an abort of each command, and some of units.
+pub(crate) const AT_ONCE: u32 = DEPTH + IMMEDIATE + 16;
 
 /// One of these.
 struct Place(Rc<Conn>);
@@ -86,12 +86,13 @@ impl Conn {
         spawn_task(async move {
             let answered = contained_future(pin!(me.manage(&r))).await;
             ends.set(true);
-            drop(place);
             match answered {
                 Ok(code) => {
+                    // Who does not take its answers keeps its places, and nobody takes what it sends.
                     if let Some(aside) = me.aside().await {
                         managed(&me, r.itt(), code, aside);
                     }
+                    drop(place);
                 }
                 Err(p) => {
                     me.port.shared.spread.broke(&me.peer, &p);

@@ -94,6 +94,7 @@ impl Conn {
                 Some(Ok(Some(n))) => n,
                 Some(Err(_)) => return Last::Broken("the connection is lost"),
             };
+            self.received.set(self.received.get() + (n.0 + n.1) as u64);
             if let Err(last) = self.eat(&mut now, &staging[..n.1]).await {
                 return last;
             }

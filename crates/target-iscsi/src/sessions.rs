@@ -14,14 +14,21 @@ use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{now, sleep};
 use weir_target_core::doubts::{Doubt, answers, ask_each};
 
-/// How long a login waits for what a session that it replaces has with a device. Later writes of the host wait for the rest.
+/// How long reactors have for their part of a login.
 const PATIENCE: Nanos = 5 * SECONDS;
+/// How long a login waits for what a session that it replaces has with a device. Later writes of the host wait for the rest. Some
+/// initiators give up a login after 5 s.
+const DEVICES: Nanos = 2 * SECONDS;
 
-/// How long an initiator has to acknowledge that it is there.
-const ALIVE: Nanos = 3 * SECONDS;
+/// How long a login waits to know whether its initiator is in its other sessions. One that sends for so long is.
+const ALIVE: Nanos = 2 * SECONDS;
 
-/// Sessions of one initiator port that may wait for a device beside the one that is served.
-const LEFT: usize = 4;
+/// Sessions that may wait for a device without a place of their own at the port: of one initiator, and of all.
+const LEFT: usize = 8;
+const LEFT_OF_ALL: usize = 64;
+/// The end of a stream comes right behind what was sent before: how long that may take where something came, and where nothing did.
+const QUIET: Nanos = SECONDS / 4;
+const STILL: Nanos = 20 * MILLIS;
 
 /// An initiator port: the initiator's name, and its part of the session's name.
 pub(crate) type Key = (String, [u8; 6]);
@@ -32,6 +39,8 @@ struct Session {
     tsih: u16,
     /// Where it is, or will be, served.
     reactor: u32,
+    /// It is over, waits for a device, and has no place at the port any more.
+    left: bool,
 }
 
 /// All sessions of a port. Those of one initiator port are in the order of their logins: all but the last are over.
@@ -66,7 +75,7 @@ impl Sessions {
         };
         let own = t.all.entry(key.clone()).or_default();
         let old = own.clone();
-        own.push(Session { nexus, tsih, reactor });
+        own.push(Session { nexus, tsih, reactor, left: false });
         (tsih, old)
     }
 
@@ -75,9 +84,23 @@ impl Sessions {
         self.lock().all.get(key).and_then(|own| own.last()).is_some_and(|s| s.nexus == nexus)
     }
 
-    /// How many sessions an initiator port has.
+    /// How many sessions of an initiator port have places.
     pub(crate) fn of(&self, key: &Key) -> usize {
-        self.lock().all.get(key).map_or(0, Vec::len)
+        self.lock().all.get(key).map_or(0, |own| own.iter().filter(|s| !s.left).count())
+    }
+
+    /// A session that is over waits for a device: whether its place may go to another one. Each such keeps a descriptor and some
+    /// memory, so there are not many.
+    pub(crate) fn lets_go(&self, key: &Key, nexus: Nexus) -> bool {
+        let mut t = self.lock();
+        let left = |own: &Vec<Session>| own.iter().filter(|s| s.left).count();
+        let of_all: usize = t.all.values().map(left).sum();
+        let of_its: usize =
+            t.all.iter().filter(|((n, _), _)| *n == key.0).map(|(_, o)| left(o)).sum();
+        let own = t.all.get_mut(key).into_iter().flatten().find(|s| s.nexus == nexus);
+        let Some(own) = own.filter(|_| of_all < LEFT_OF_ALL && of_its < LEFT) else { return false };
+        own.left = true;
+        true
     }
 
     /// Where other sessions of this initiator are served.
@@ -89,7 +112,8 @@ impl Sessions {
 
     /// Any of these is there yet.
     fn has_any(&self, key: &Key, old: &[Session]) -> bool {
-        self.lock().all.get(key).is_some_and(|own| own.iter().any(|s| old.contains(s)))
+        let is_old = |s: &Session| old.iter().any(|o| o.nexus == s.nexus);
+        self.lock().all.get(key).is_some_and(|own| own.iter().any(is_old))
     }
 
     fn leave(&self, key: &Key, nexus: Nexus) {
@@ -144,12 +168,13 @@ impl Drop for Unaware {
 
 /// Enters a session that `reactor` will serve, and ends those that it replaces. None of their commands that has not begun will have
 /// an effect. `None`: a later login has replaced this one, or a reactor does not answer.
-pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Option<Member> {
+pub(crate) async fn enter(
+    shared: &Arc<Shared>,
+    key: Key,
+    reactor: u32,
+    is_there: impl Fn() -> bool,
+) -> Option<Member> {
     let nexus = shared.spread.new_nexus();
-    if shared.sessions.of(&key) > LEFT {
-        // A device has what they left, and each keeps a bit of memory. Nothing ends for one that is not let in.
-        return None;
-    }
     let (tsih, old) = shared.sessions.enter(&key, nexus, reactor);
     let member = Member { shared: shared.clone(), key, nexus, tsih };
     let unaware = Arc::new(AtomicUsize::new(old.len()));
@@ -166,16 +191,18 @@ pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Optio
             drop(told);
         });
     }
-    let until = now() + PATIENCE;
+    let begin = now();
     let are_unaware = || unaware.load(Ordering::SeqCst) > 0;
     let is_last = || shared.sessions.is_last(&member.key, nexus);
-    while now() < until
-        && is_last()
-        && (are_unaware() || shared.sessions.has_any(&member.key, &old))
-    {
+    let waits = || {
+        let waited = now() - begin;
+        let is_left = || shared.sessions.has_any(&member.key, &old);
+        are_unaware() && waited < PATIENCE || waited < DEVICES && is_left()
+    };
+    while waits() && is_last() && is_there() {
         sleep(MILLIS).await;
     }
-    if are_unaware() || !is_last() {
+    if are_unaware() || !is_last() || !is_there() {
         return None;
     }
     // A reactor that stands still makes a login fail, and not wait for ever.
@@ -191,6 +218,10 @@ pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Optio
 struct Question {
     about: Rc<Conn>,
     doubt: Doubt,
+    /// What had come when it was asked, and by when the last of it did.
+    before: u64,
+    came: u64,
+    last: Nanos,
 }
 
 impl Question {
@@ -198,21 +229,30 @@ impl Question {
         let doubt = about.doubts.raise(about.handed.get());
         // Its system acknowledges that, or answers with a reset.
         about.push(Response::ping(NO_TAG), Vec::new());
-        Question { about, doubt }
+        let came = about.received.get();
+        Question { about, doubt, before: came, came, last: now() }
     }
 
-    fn is_answered(&self) -> bool {
+    fn is_answered(&mut self) -> bool {
         let c = &self.about;
         if c.stream.has_ended() {
             c.replaced();
         }
-        c.is_over() || self.doubt.is_refuted(c.handed.get(), c.stream.unacknowledged())
+        let came = c.received.get();
+        if came != self.came {
+            (self.came, self.last) = (came, now());
+        }
+        // One that takes nothing acknowledges nothing; the end of one that is gone would be here.
+        let quiet = if came != self.before || c.has_put_off() { QUIET } else { STILL };
+        c.is_over()
+            || self.doubt.is_refuted(c.handed.get(), c.stream.unacknowledged())
+            || now() - self.last >= quiet
     }
 }
 
-/// Waits until it is known of all other sessions of this initiator whether it is there. Those of which it is not, or of which that
-/// cannot be known, end. Not all initiators give their sessions the same name in each life, and what a former one left would come
-/// upon what this one writes. False: a reactor does not answer.
+/// Waits until it is known of all other sessions of this initiator whether it is there; those of which it is not end. Not all
+/// initiators give their sessions the same name in each life, and what a former one left would come upon what this one writes.
+/// False: a reactor does not answer.
 async fn after_former(shared: &Shared, member: &Member) -> bool {
     let target = shared.spread.id();
     let (name, own) = (member.key.0.clone(), member.nexus);
@@ -223,8 +263,7 @@ async fn after_former(shared: &Shared, member: &Member) -> bool {
         let conns = Port::local(target).map(|p| p.conns()).unwrap_or_default();
         let theirs = |c: &Rc<Conn>| c.initiator() == name && c.nexus() != own;
         let all = conns.into_iter().filter(theirs).map(Question::new).collect();
-        let silent = answers(all, ALIVE, |q: &mut Question| q.is_answered()).await;
-        silent.iter().for_each(|q| q.about.replaced());
+        answers(all, ALIVE, Question::is_answered).await;
         true
     };
     ask_each(reactors, PATIENCE, ask).await
@@ -249,6 +288,8 @@ mod tests {
         assert_eq!(s.list(), [(a.0.clone(), 3)]);
         s.leave(&a, Nexus(1));
         assert!(!s.has_any(&a, &old) && !s.has(one) && s.has(two));
+        // It waits for a device, and its place is another's.
+        assert!(s.lets_go(&a, Nexus(3)) && s.of(&a) == 0 && s.has(two) && !s.lets_go(&a, Nexus(9)));
         s.leave(&a, Nexus(3));
         s.leave(&b, Nexus(2));
         assert!(s.list().is_empty() && s.clear().is_empty());

@@ -2,6 +2,7 @@
 
 use crate::execute::{LONGEST, error};
 use crate::greet::Greeted;
+use crate::nexuses::{Initiator, octets};
 use crate::port::Port;
 use crate::status;
 use std::cell::{Cell, RefCell};
@@ -17,8 +18,8 @@ use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{
-    LocalFuture, TaskId, WaitChannel, contained_future, current_id, run_async, sleep, spawn_task,
-    unless,
+    LocalFuture, TaskId, WaitChannel, contained_future, current_id, now, run_async, sleep,
+    spawn_task, unless,
 };
 use weir_stream::{Piece, Stream, WouldBlock};
 use weir_target_core::doubts::Doubts;
@@ -34,6 +35,8 @@ pub(crate) const STAGING: usize = 64 << 10;
 const GATHER: usize = 32;
 /// How often is looked whether what was sent has arrived.
 const LOOK: Nanos = 200 * MICROS;
+/// How late a connection may come into service, and a next life of its client not have come and gone meanwhile.
+const LATE: Nanos = SECONDS;
 
 /// A reply on its way.
 struct Reply {
@@ -99,7 +102,7 @@ pub(crate) struct Conn {
     pub(crate) port: Rc<Port>,
     pub(crate) stream: Box<dyn Stream>,
     peer: String,
-    pub(crate) initiator: [u8; 16],
+    pub(crate) initiator: Initiator,
     /// No other connection of the port has it.
     pub(crate) number: u64,
     lun: Lun,
@@ -114,8 +117,20 @@ pub(crate) struct Conn {
     waits: Cell<bool>,
     /// Whether its client is there. While that is asked nothing begins.
     pub(crate) doubts: Rc<Doubts>,
-    /// What has been received ahead of its turn.
+    /// Bytes of replies that had gone when it was asked about last, until one that went since is acknowledged.
+    pub(crate) suspect: Cell<Option<u64>>,
+    /// What has been received ahead of its turn, signalled when there is some; when that was looked for, and whether it was all.
     pub(crate) ahead: RefCell<VecDeque<Vec<u8>>>,
+    pub(crate) ahead_len: Cell<usize>,
+    pub(crate) news_ahead: WaitChannel,
+    pub(crate) looked: Cell<Nanos>,
+    pub(crate) is_all: Cell<bool>,
+    /// When something came last.
+    came: Cell<Nanos>,
+    /// The client wants no more than it has asked for.
+    goodbye: Cell<bool>,
+    /// When it came to the port.
+    accepted: Nanos,
     replies: RefCell<VecDeque<Reply>>,
     /// Bytes of the first of them that have gone.
     gone: Cell<usize>,
@@ -141,7 +156,7 @@ impl Conn {
         let shared = &port.shared;
         let nexus = shared.nexuses.enter(g.initiator, current_id(), || shared.spread.new_nexus());
         let account = shared.access.map().account(&g.initiator, "");
-        let (id, who) = (TransportId::srp(g.initiator), g.initiator.to_vec());
+        let (id, who) = (TransportId::srp(octets(&g.initiator)), g.initiator.to_vec());
         let conn = Rc::new_cyclic(|me: &Weak<Conn>| Conn {
             port: port.clone(),
             stream,
@@ -157,7 +172,15 @@ impl Conn {
             slots: WaitChannel::new(DEPTH),
             waits: Cell::new(false),
             doubts: Rc::default(),
+            suspect: Cell::new(None),
             ahead: RefCell::default(),
+            ahead_len: Cell::new(0),
+            news_ahead: WaitChannel::new(0),
+            looked: Cell::new(0),
+            is_all: Cell::new(false),
+            came: Cell::new(now()),
+            goodbye: Cell::new(false),
+            accepted: g.accepted,
             replies: RefCell::default(),
             gone: Cell::new(0),
             queued: Cell::new(0),
@@ -211,9 +234,19 @@ impl Conn {
         unless(self.halt.wait(), sleep(time)).await;
     }
 
-    /// Something has come that has not begun.
-    pub(crate) fn has_more_to_do(&self) -> bool {
-        self.waits.get() || self.doubts.are_raised() || !self.ahead.borrow().is_empty()
+    /// Something has come.
+    pub(crate) fn came(&self) {
+        self.came.set(now());
+    }
+
+    /// When something came last.
+    pub(crate) fn last_came(&self) -> Nanos {
+        self.came.get()
+    }
+
+    /// What it has asked for is done to its end.
+    pub(crate) fn has_said_goodbye(&self) -> bool {
+        self.goodbye.get()
     }
 
     /// Bytes of replies with the kernel so far.
@@ -270,25 +303,28 @@ impl Conn {
         shared.spread.counts().logged_in(&host, &self.peer);
         tracing::info!(peer = %self.peer, %host, "connection in service");
         let sender = spawn_task(self.clone().send());
-        if unless(self.halt.wait(), self.after_former()).await == Some(false) {
-            self.abort(
-                "another connection of its host may have been left by a client that is gone",
-            );
+        let many = shared.nexuses.are_many(&self.initiator);
+        if many {
+            let ask = unless(self.halt.wait(), self.after_former());
+            if unless(self.gone_again(), ask).await.flatten() == Some(false) {
+                self.abort("another connection of its host may have been left by a gone client");
+            }
         }
-        if shared.nexuses.are_many(&self.initiator) {
-            // Others have asked before this one was here to be asked.
+        if many || now() - self.accepted >= LATE {
+            // Others may have asked before this one was here to be asked.
             self.part_if_gone();
         }
         let served = contained_future(pin!(self.clone().receive(rest))).await;
         match served {
             Ok(Last::Broken) => {}
             Ok(how) => {
-                if how == Last::Left {
-                    // What was received begins, if it need not wait for others (NBD protocol, `NBD_CMD_DISC`).
+                if how == Last::Left && !self.goodbye.get() {
+                    // What was received begins, if it need not wait for others.
                     run_async().await;
                     // Who comes next may be another life of the host, and what it writes is newer than what has not begun.
                     self.view.leave();
                 }
+                // Who has said goodbye has all done that it has asked for (NBD protocol, `NBD_CMD_DISC`).
                 // What came before is answered.
                 while self.busy.get() > 0 && !self.is_over() {
                     self.news.wait().await;
@@ -334,7 +370,10 @@ impl Conn {
                 };
                 left = more;
                 match item {
-                    Some(Item::Request(r)) if r.op == Op::Disconnect => return Last::Left,
+                    Some(Item::Request(r)) if r.op == Op::Disconnect => {
+                        self.goodbye.set(true);
+                        return Last::Left;
+                    }
                     Some(Item::Request(r)) => {
                         let Some(memory) = self.memory(&r).await else { return Last::Stopped };
                         write = Some((r, memory, 0));
@@ -382,11 +421,15 @@ impl Conn {
             }
             match self.stream.receive_bytes(staging)? {
                 Ok(n) => {
+                    self.came();
                     have.clear();
                     have.extend_from_slice(&staging[..n]);
                     return Ok(n > 0);
                 }
-                Err(WouldBlock) => drop(self.stream.ready(false).await),
+                Err(WouldBlock) => {
+                    // What it says does not matter: it is tried again.
+                    let _ = unless(self.news_ahead.wait(), self.stream.ready(false)).await;
+                }
             }
         }
     }
@@ -394,6 +437,9 @@ impl Conn {
     /// Waits while it is asked whether the client is there. False: nothing begins any more.
     async fn may_begin(&self) -> bool {
         self.certain().await;
+        if self.is_suspect() {
+            self.part_if_gone();
+        }
         !self.ending.get()
     }
 

@@ -96,7 +96,9 @@ impl Conn {
                 Err(Stop::Later(e)) if now() - began >= PATIENCE => return Err(e),
                 Err(Stop::Later(_)) => {
                     self.pause(PAUSE).await;
-                    self.part_if_gone();
+                    if !self.has_said_goodbye() {
+                        self.part_if_gone();
+                    }
                 }
             }
         }
@@ -133,7 +135,8 @@ impl Conn {
             }
             Op::BlockStatus { one } if self.agreed.allocation && len > 0 => {
                 let _inside = pass.enter()?;
-                return Ok(extents(&**volume, (at, len), one, data).await);
+                let over = || self.is_over() || pass.end().is_some();
+                return Ok(extents(&**volume, (at, len), one, data, over).await);
             }
             Op::BlockStatus { .. } => return Err(Stop::Failed(EINVAL)),
             Op::Write { fua } if len > 0 => {

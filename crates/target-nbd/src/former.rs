@@ -5,6 +5,7 @@
 //! until that is answered: by the end, by bytes that are acknowledged, or as nothing more comes.
 
 use crate::conn::{Conn, STAGING};
+use crate::nexuses::Initiator;
 use crate::port::Port;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
@@ -19,8 +20,11 @@ const ALL: Nanos = 2 * PATIENCE;
 const QUIET: Nanos = 250 * MILLIS;
 /// How often is looked whether the client of a request that waits is there.
 const LOOK: Nanos = 20 * MILLIS;
-/// Bytes that are received of one connection, and of all of a reactor, only to find the end.
+/// How often a connection is looked at, by however many.
+const LOOK_AGAIN: Nanos = MILLIS;
+/// Bytes that are received of one connection, of one host and of all of a reactor, only to find the end.
 const MOST: usize = 16 << 20;
+const MOST_OF_HOST: usize = 16 << 20;
 const MOST_OF_ALL: usize = 64 << 20;
 /// Of these in one go.
 const TURN: usize = 256 << 10;
@@ -29,30 +33,25 @@ const TURN: usize = 256 << 10;
 struct Question {
     about: Rc<Conn>,
     doubt: Doubt,
-    /// Something waits in it for its turn, or has come since.
-    behind: bool,
-    last: Nanos,
 }
 
 impl Question {
     fn new(about: Rc<Conn>) -> Question {
-        let behind = about.has_more_to_do();
         let doubt = about.doubts.raise(about.handed());
-        Question { about, doubt, behind, last: now() }
+        // Until it has shown that it is there, each request is looked at again.
+        about.suspect.set(Some(about.handed()));
+        Question { about, doubt }
     }
 
     fn is_answered(&mut self) -> bool {
         let c = &self.about;
-        if c.is_over() || c.part_if_gone() {
+        if c.is_over() {
+            c.parts();
             return true;
         }
-        let (came, all) = c.look_ahead();
-        if came {
-            (self.behind, self.last) = (true, now());
-        }
-        let quiet = if self.behind { QUIET } else { 0 };
-        self.doubt.is_refuted(c.handed(), c.stream.unacknowledged())
-            || all && now() - self.last >= quiet
+        c.part_if_gone()
+            || self.doubt.is_refuted(c.handed(), c.stream.unacknowledged())
+            || c.look_ahead() && now() - c.last_came() >= QUIET
     }
 }
 
@@ -67,43 +66,80 @@ impl Conn {
         gone
     }
 
-    /// Ends when its client is gone.
+    /// Ends when its client is gone, and another connection of its host has come. Without one it may have said goodbye behind what is
+    /// to be done yet.
     pub(crate) async fn gone(&self) {
         loop {
             sleep(LOOK).await;
-            if self.part_if_gone() {
+            if self.is_suspect() && self.part_if_gone() {
                 return;
             }
         }
     }
 
-    /// Receives what is there, without looking at it. Gives whether there was any, and whether that was all.
-    fn look_ahead(&self) -> (bool, bool) {
-        let (mut part, mut came) = ([0; STAGING / 4], 0);
-        while came < TURN {
-            let ahead = self.ahead.borrow().iter().map(Vec::len).sum::<usize>();
-            let kept = &self.port.kept_ahead;
-            if ahead >= MOST || kept.get() >= MOST_OF_ALL {
-                return (came > 0, false);
+    /// Ends when its client is gone before it is served.
+    pub(crate) async fn gone_again(&self) {
+        while !self.part_if_gone() {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// It has not shown that its client is there since it was asked.
+    pub(crate) fn is_suspect(&self) -> bool {
+        let Some(handed) = self.suspect.get() else { return false };
+        let suspect = self.handed() <= handed + self.stream.unacknowledged();
+        if !suspect {
+            self.suspect.set(None);
+        }
+        suspect
+    }
+
+    /// Receives what is there, without looking at it. Gives whether that is all.
+    fn look_ahead(&self) -> bool {
+        if now() - self.looked.get() < LOOK_AGAIN {
+            // Another one has just looked.
+            return self.is_all.get();
+        }
+        let (mut part, mut came) = (self.port.scratch.borrow_mut(), 0);
+        let is_all = loop {
+            // A bit is always taken, so that one is seen of which nothing comes.
+            let kept = self.ahead_len.get();
+            let full = kept >= MOST || kept >= STAGING && self.port.is_full(self.initiator);
+            if full || came >= TURN {
+                break false;
             }
             match self.stream.receive_bytes(&mut part) {
                 Ok(Ok(n)) if n > 0 => {
-                    kept.set(kept.get() + n);
-                    self.ahead.borrow_mut().push_back(part[..n].to_vec());
+                    self.keep_ahead(part.get(..n).unwrap_or_default());
                     came += n;
                 }
                 // That it has ended or is broken is seen by who asks next.
-                _ => return (came > 0, true),
+                _ => break true,
             }
+        };
+        self.looked.set(now());
+        self.is_all.set(is_all);
+        if came > 0 {
+            self.came();
+            // Whoever waits for the stream would wait for more.
+            self.news_ahead.signal_all();
         }
-        (true, false)
+        is_all
+    }
+
+    fn keep_ahead(&self, bytes: &[u8]) {
+        self.ahead_len.set(self.ahead_len.get() + bytes.len());
+        let mut ahead = self.ahead.borrow_mut();
+        match ahead.back_mut().filter(|last| last.len() + bytes.len() <= STAGING) {
+            Some(last) => last.extend_from_slice(bytes),
+            None => ahead.push_back(bytes.to_vec()),
+        }
     }
 
     /// The next bytes that were received ahead of their turn.
     pub(crate) fn take_ahead(&self) -> Option<Vec<u8>> {
         let next = self.ahead.borrow_mut().pop_front()?;
-        let kept = &self.port.kept_ahead;
-        kept.set(kept.get() - next.len());
+        self.ahead_len.set(self.ahead_len.get() - next.len());
         Some(next)
     }
 
@@ -123,5 +159,15 @@ impl Conn {
             answers(all, PATIENCE, Question::is_answered).await.is_empty()
         };
         ask_each(reactors, ALL, ask).await
+    }
+}
+
+impl Port {
+    /// No more is received ahead of its turn from this host, but a bit of each connection.
+    fn is_full(&self, initiator: Initiator) -> bool {
+        let conns = self.conns();
+        let kept = |c: &Rc<Conn>| c.ahead_len.get();
+        let its: usize = conns.iter().filter(|c| c.initiator == initiator).map(kept).sum();
+        its >= MOST_OF_HOST || conns.iter().map(kept).sum::<usize>() >= MOST_OF_ALL
     }
 }

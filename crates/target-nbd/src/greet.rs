@@ -1,16 +1,16 @@
 //! The handshake: who the client is, and which export it wants.
 
 use crate::execute::LONGEST;
-use crate::nexuses::initiator;
+use crate::nexuses::{Initiator, address};
 use crate::port::Port;
 use std::rc::Rc;
-use weir_base::SECONDS;
+use weir_base::{Nanos, SECONDS};
 use weir_proto_nbd::flags;
 use weir_proto_nbd::{Agreed, Export, Handshake, Step};
 use weir_proto_scsi::lun::Lun;
-use weir_reactor::timeout;
+use weir_reactor::{now, timeout};
 use weir_stream::Stream;
-use weir_target_core::{HostRule, Seat, Secret};
+use weir_target_core::{HostRule, Seat, Secret, address_key};
 
 /// How long a handshake may take.
 const PATIENCE: u64 = 10 * SECONDS;
@@ -20,12 +20,13 @@ const PREFERRED: u32 = 4096;
 /// Who has been let in, and to what.
 pub(crate) struct Greeted {
     pub(crate) peer: String,
-    pub(crate) initiator: [u8; 16],
+    pub(crate) initiator: Initiator,
     /// The volume, by its number in the access map, and by what it is.
     pub(crate) lun: Lun,
     pub(crate) naa: [u8; 16],
     pub(crate) seat: Seat,
     pub(crate) agreed: Agreed,
+    pub(crate) accepted: Nanos,
     /// What came behind the handshake.
     pub(crate) rest: Vec<u8>,
 }
@@ -34,7 +35,7 @@ pub(crate) struct Greeted {
 struct Guest<'a> {
     port: &'a Rc<Port>,
     peer: &'a str,
-    initiator: [u8; 16],
+    initiator: Initiator,
 }
 
 impl Guest<'_> {
@@ -88,7 +89,7 @@ impl Guest<'_> {
     }
 
     fn refused(&self, why: &str) {
-        let who = std::net::Ipv6Addr::from(self.initiator).to_canonical();
+        let who = address(&self.initiator);
         self.port.shared.spread.counts().refused(self.peer, &who, &why);
     }
 }
@@ -96,7 +97,7 @@ impl Guest<'_> {
 /// Goes through the handshake. `None`: the client has ended it, or was not let in.
 pub(crate) async fn greet(port: &Rc<Port>, stream: &dyn Stream) -> Option<Greeted> {
     let peer = stream.peer()?;
-    let who = Guest { port, peer: &peer.to_string(), initiator: initiator(peer.ip()) };
+    let who = Guest { port, peer: &peer.to_string(), initiator: address_key(peer.ip()) };
     if who.rule().is_none() {
         who.refused("no host has this address, or it is to prove a secret");
         return None;
@@ -158,7 +159,16 @@ async fn talk(who: &Guest<'_>, stream: &dyn Stream) -> Option<Greeted> {
                 let ((lun, naa), seat) = chosen?;
                 let (peer, initiator) = (who.peer.to_owned(), who.initiator);
                 let agreed = h.agreed();
-                return Some(Greeted { peer, initiator, lun, naa, seat, agreed, rest: h.rest() });
+                return Some(Greeted {
+                    peer,
+                    initiator,
+                    lun,
+                    naa,
+                    seat,
+                    agreed,
+                    accepted: now(),
+                    rest: h.rest(),
+                });
             }
             Step::End(why) => {
                 if let Some(why) = why {

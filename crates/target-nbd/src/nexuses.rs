@@ -4,13 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_proto_scsi::lu::Nexus;
+use weir_target_core::ADDRESS_KEY;
 
-/// An initiator port: the host's address, an IPv4 one as IPv6 has it (RFC 4291, section 2.5.5.2).
-pub(crate) fn initiator(from: IpAddr) -> [u8; 16] {
-    match from.to_canonical() {
-        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
-        IpAddr::V6(a) => a.octets(),
-    }
+/// An initiator port: the [key](weir_target_core::address_key) of the host's address.
+pub(crate) type Initiator = [u8; ADDRESS_KEY];
+
+/// The address in a key, as IPv6 has it.
+pub(crate) fn octets(initiator: &Initiator) -> [u8; 16] {
+    initiator.last_chunk().copied().unwrap_or_default()
+}
+
+/// The address in a key.
+pub(crate) fn address(initiator: &Initiator) -> IpAddr {
+    IpAddr::from(octets(initiator)).to_canonical()
 }
 
 /// A host's connections.
@@ -26,7 +32,7 @@ impl Known {
     }
 }
 
-type All = BTreeMap<[u8; 16], Known>;
+type All = BTreeMap<Initiator, Known>;
 
 /// The nexus of each host, and its connections.
 #[derive(Default)]
@@ -40,7 +46,7 @@ impl Nexuses {
     /// A connection more of this host on `reactor`. Its nexus is `new` if it has none.
     pub(crate) fn enter(
         &self,
-        initiator: [u8; 16],
+        initiator: Initiator,
         reactor: u32,
         new: impl FnOnce() -> Nexus,
     ) -> Nexus {
@@ -52,7 +58,7 @@ impl Nexuses {
     }
 
     /// One less. True when it was the last: the nexus is over.
-    pub(crate) fn leave(&self, initiator: &[u8; 16], reactor: u32) -> bool {
+    pub(crate) fn leave(&self, initiator: &Initiator, reactor: u32) -> bool {
         let mut all = self.all();
         let Some(known) = all.get_mut(initiator) else { return false };
         if let Some(n) = known.at.get_mut(&reactor) {
@@ -67,12 +73,12 @@ impl Nexuses {
     }
 
     /// The reactors that serve a host.
-    pub(crate) fn reactors(&self, initiator: &[u8; 16]) -> BTreeSet<u32> {
+    pub(crate) fn reactors(&self, initiator: &Initiator) -> BTreeSet<u32> {
         self.all().get(initiator).map(|k| k.at.keys().copied().collect()).unwrap_or_default()
     }
 
     /// A host has more than one connection.
-    pub(crate) fn are_many(&self, initiator: &[u8; 16]) -> bool {
+    pub(crate) fn are_many(&self, initiator: &Initiator) -> bool {
         self.all().get(initiator).is_some_and(|k| k.connections() > 1)
     }
 
@@ -82,7 +88,7 @@ impl Nexuses {
     }
 
     /// All, with their connections.
-    pub(crate) fn list(&self) -> Vec<([u8; 16], usize)> {
+    pub(crate) fn list(&self) -> Vec<(Initiator, usize)> {
         self.all().iter().map(|(i, k)| (*i, k.connections())).collect()
     }
 }
@@ -90,13 +96,15 @@ impl Nexuses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_target_core::address_key;
 
     #[test]
     fn connections_of_one_address_are_one_nexus() {
         let v4: IpAddr = "192.0.2.7".parse().unwrap();
         let mapped: IpAddr = "::ffff:192.0.2.7".parse().unwrap();
-        let who = initiator(v4);
-        assert_eq!(who, initiator(mapped));
+        let who = address_key(v4);
+        assert_eq!(who, address_key(mapped));
+        assert_eq!(address(&who), v4);
         let n = Nexuses::default();
         assert_eq!(n.enter(who, 0, || Nexus(5)), Nexus(5));
         assert!(!n.are_many(&who));

@@ -1,7 +1,8 @@
 //! A port's part on one reactor, and those who connect.
 
-use crate::conn::Conn;
+use crate::conn::{Conn, STAGING};
 use crate::greet;
+use crate::nexuses::Initiator;
 use crate::target::Shared;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,9 +33,9 @@ pub(crate) struct Port {
     /// Requests longer than the largest data buffer, which have memory of their own.
     pub(crate) large: WaitChannel,
     /// The same of each host.
-    large_of: RefCell<BTreeMap<[u8; 16], Weak<WaitChannel>>>,
-    /// Bytes that have been received ahead of their turn.
-    pub(crate) kept_ahead: Cell<usize>,
+    large_of: RefCell<BTreeMap<Initiator, Weak<WaitChannel>>>,
+    /// Where bytes are received ahead of their turn.
+    pub(crate) scratch: RefCell<Vec<u8>>,
     conns: RefCell<Vec<Rc<Conn>>>,
     stopped: Cell<bool>,
 }
@@ -48,7 +49,7 @@ impl Port {
             pool: site.pool.clone(),
             large: WaitChannel::new(LARGE),
             large_of: RefCell::default(),
-            kept_ahead: Cell::new(0),
+            scratch: RefCell::new(vec![0; STAGING / 4]),
             conns: RefCell::default(),
             stopped: Cell::new(false),
         });
@@ -70,7 +71,7 @@ impl Port {
     }
 
     /// What the long requests of a host wait for.
-    pub(crate) fn large_of(&self, initiator: [u8; 16]) -> Rc<WaitChannel> {
+    pub(crate) fn large_of(&self, initiator: Initiator) -> Rc<WaitChannel> {
         let mut all = self.large_of.borrow_mut();
         all.retain(|_, w| w.strong_count() > 0);
         all.get(&initiator).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -82,7 +83,7 @@ impl Port {
 
     /// A connection is over, and so are its commands.
     pub(crate) fn remove(&self, c: &Rc<Conn>) {
-        while c.take_ahead().is_some() {}
+        c.ahead.take();
         self.conns.borrow_mut().retain(|x| !Rc::ptr_eq(x, c));
     }
 

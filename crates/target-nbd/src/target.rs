@@ -1,6 +1,6 @@
 //! A target port as a whole.
 
-use crate::nexuses::Nexuses;
+use crate::nexuses::{Initiator, Nexuses, address};
 use crate::port::{self, Port};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -98,9 +98,9 @@ impl Frontend for Target {
     }
 
     fn nexuses(&self) -> Vec<NexusLine> {
-        let line = |(initiator, channels): ([u8; 16], usize)| NexusLine {
+        let line = |(initiator, channels): (Initiator, usize)| NexusLine {
             initiator: initiator.to_vec(),
-            address: std::net::Ipv6Addr::from(initiator).to_canonical().to_string(),
+            address: address(&initiator).to_string(),
             channels,
         };
         self.0.nexuses.list().into_iter().map(line).collect()

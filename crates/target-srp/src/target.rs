@@ -258,8 +258,7 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         return refuse(&shared, incoming, &request, RejectReason::NoNexus);
     }
     // A host that nobody has made known has no business here. One that has a secret cannot prove it by SRP.
-    if shared.access.map().identified(&request.initiator.0).is_none_or(|h| h.secret != Secret::None)
-    {
+    if shared.access.map().host(&request.initiator.0).is_none_or(|h| h.secret != Secret::None) {
         return refuse(&shared, incoming, &request, RejectReason::ChannelLimit);
     }
     let alone = negotiated.multichannel == MultiChannel::Terminate;

@@ -86,19 +86,22 @@ impl Known {
     /// What was known when the daemon last ran. Hosts may have been there until now.
     pub(super) fn load(store: &MetaStore, model: &Model) -> Result<Known> {
         let (mut all, mut rows) = (BTreeMap::new(), Vec::new());
-        for (key, bytes) in store.blobs(PORTS)? {
-            let Some(port) = key.strip_prefix(PORTS).and_then(|p| p.parse().ok()) else { continue };
-            let now = self::key(&port);
-            if now != key {
+        let kept = store.blobs(PORTS)?;
+        let ports =
+            kept.iter().filter_map(|(k, b)| Some((k.strip_prefix(PORTS)?.parse().ok()?, k, b)));
+        let (present, older): (Vec<_>, Vec<_>) =
+            ports.partition(|(port, k, _): &(InitiatorPort, _, _)| self::key(port) == **k);
+        for (port, key, bytes) in present.into_iter().chain(older) {
+            if self::key(&port) != *key {
                 // An older release wrote it in another way; what is by the present one is newer.
-                rows.push((key, Vec::new()));
+                rows.push((key.clone(), Vec::new()));
                 if all.contains_key(&port) {
                     continue;
                 }
-                rows.push((now, bytes.clone()));
+                rows.push((self::key(&port), bytes.clone()));
             }
             // One that makes no sense is as good as none.
-            all.insert(port, Guest::new(serde_json::from_slice(&bytes).unwrap_or_default()));
+            all.insert(port, Guest::new(serde_json::from_slice(bytes).unwrap_or_default()));
         }
         let older = store.blobs(BY_NAME)?;
         for (key, bytes) in &older {
@@ -116,7 +119,7 @@ impl Known {
             }
             rows.push((key.clone(), Vec::new()));
         }
-        if !older.is_empty()
+        if !rows.is_empty()
             && let Err(e) = put(store, &rows)
         {
             tracing::warn!("what hosts know is kept as it was: {e}");

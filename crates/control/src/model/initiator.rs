@@ -14,13 +14,15 @@ use weir_base::names::{self, MAX_NAME};
 const ID: usize = 16;
 /// A name is filled up to so many bytes, so that it is never taken for an identifier.
 const SHORTEST: usize = ID + 1;
+/// What the key of an address begins with, as no name does.
+const ADDRESS: &[u8] = b"ip.";
 
 /// What a host is known by:
 ///
 /// | protocol | what |
 /// |---|---|
 /// | SRP, BRP | an initiator port identifier: 8 bytes of identifier extension, then 8 bytes of GUID (SRP rev. 16a order) |
-/// | NBD | the host's address, an IPv4 one as IPv6 has it (RFC 4291, section 2.5.5.2) |
+/// | NBD | the host's address, which is no identifier |
 /// | iSCSI | the initiator's name: `iqn.`, `eui.` or `naa.` (RFC 7143 section 4.2.7), in lower case |
 /// | NVMe | the host's name: `nqn.` |
 #[derive(Clone, Copy)]
@@ -46,7 +48,21 @@ impl InitiatorPort {
         port
     }
 
-    /// What the access map has it by: the 16 bytes of an identifier, or a name, filled up with NUL to 17 bytes.
+    /// A host's address. It is no identifier, though both have 16 bytes: who logs in by an identifier may claim any.
+    pub fn address(at: IpAddr) -> Self {
+        let octets = match at.to_canonical() {
+            IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+            IpAddr::V6(a) => a.octets(),
+        };
+        let mut port = InitiatorPort::ANONYMOUS;
+        port.bytes[..ADDRESS.len()].copy_from_slice(ADDRESS);
+        port.bytes[ADDRESS.len()..ADDRESS.len() + ID].copy_from_slice(&octets);
+        port.len = (ADDRESS.len() + ID) as u8;
+        port
+    }
+
+    /// What the access map has it by: the 16 bytes of an identifier; `ip.` and 16 bytes of an address; or a name, filled up with NUL to
+    /// 17 bytes.
     pub fn key(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -55,6 +71,10 @@ impl InitiatorPort {
     pub fn from_key(key: &[u8]) -> Option<Self> {
         match <[u8; ID]>::try_from(key) {
             Ok(id) => Some(InitiatorPort::id(id)),
+            Err(_) if key.starts_with(ADDRESS) => {
+                let octets = <[u8; ID]>::try_from(&key[ADDRESS.len()..]).ok()?;
+                Some(InitiatorPort::address(Ipv6Addr::from(octets).into()))
+            }
             Err(_) => {
                 let name = std::str::from_utf8(key).ok()?.trim_end_matches('\0');
                 InitiatorPort::named(name).filter(|p| p.key() == key)
@@ -67,9 +87,15 @@ impl InitiatorPort {
         self.key().try_into().ok()
     }
 
+    /// The address, if it is one.
+    fn as_address(&self) -> Option<IpAddr> {
+        let octets = <[u8; ID]>::try_from(self.key().strip_prefix(ADDRESS)?).ok()?;
+        Some(IpAddr::from(octets).to_canonical())
+    }
+
     /// The name, if it is one.
     fn name(&self) -> Option<&str> {
-        let named = self.as_id().is_none();
+        let named = self.as_id().is_none() && self.as_address().is_none();
         let text = std::str::from_utf8(self.key()).ok().filter(|_| named)?;
         Some(text.trim_end_matches('\0'))
     }
@@ -121,19 +147,27 @@ impl fmt::Display for InitiatorPort {
         if let Some(name) = self.name() {
             return f.write_str(name);
         }
-        let id = u128::from_be_bytes(self.as_id().unwrap_or_default());
-        match Ipv6Addr::from(id).to_ipv4_mapped() {
-            Some(a) => write!(f, "{a}"),
-            None => write!(f, "{:016x}:{:016x}", (id >> 64) as u64, id as u64),
+        if let Some(a) = self.as_address() {
+            let text = a.to_string();
+            // Eight groups of four would be a GID.
+            return if is_gid(&text) { write!(f, "[{text}]") } else { f.write_str(&text) };
         }
+        let id = u128::from_be_bytes(self.as_id().unwrap_or_default());
+        write!(f, "{:016x}:{:016x}", (id >> 64) as u64, id as u64)
     }
+}
+
+/// Eight groups of four digits, as a GID is printed.
+fn is_gid(text: &str) -> bool {
+    let mut groups = text.split(':');
+    groups.clone().count() == 8 && groups.all(|g| g.len() == 4)
 }
 
 impl FromStr for InitiatorPort {
     type Err = Error;
 
     /// `ext:guid` in hexadecimal, leading zeros optional; or 32 digits without a colon; or eight groups of four as a
-    /// GID is printed; or an IP address; or a name that begins with `iqn.`, `eui.`, `naa.` or `nqn.`.
+    /// GID is printed; or an IP address, in brackets if it is of eight such groups; or a name that begins with `iqn.`, `eui.`, `naa.` or `nqn.`.
     fn from_str(text: &str) -> Result<Self> {
         let groups: Vec<&str> = text.split(':').collect();
         let halves = match groups.as_slice() {
@@ -144,16 +178,14 @@ impl FromStr for InitiatorPort {
                     .then(|| hex64(&all[..16]).zip(hex64(&all[16..])))
                     .flatten()
             }
-            [_, _, _, _, _, _, _, _] if groups.iter().all(|g| g.len() == 4) => {
+            [_, _, _, _, _, _, _, _] if is_gid(text) => {
                 hex64(&groups[..4].concat()).zip(hex64(&groups[4..].concat()))
             }
             _ => None,
         };
         let port = halves.map(|(e, g)| InitiatorPort::new(e, g));
-        let address = || match text.parse::<IpAddr>().ok()?.to_canonical() {
-            IpAddr::V4(a) => Some(InitiatorPort::id(a.to_ipv6_mapped().octets())),
-            IpAddr::V6(a) => Some(InitiatorPort::id(a.octets())),
-        };
+        let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+        let address = || Some(InitiatorPort::address(bare.parse().ok()?));
         let named = || InitiatorPort::named(text);
         port.or_else(address).or_else(named).ok_or_else(|| {
             Error::new(Code::InvalidPort, format!("`{text}` is not an initiator port"))
@@ -225,6 +257,29 @@ mod tests {
         assert!("ä".repeat(16).parse::<InitiatorPort>().is_err());
         let at: InitiatorPort = "::ffff:192.0.2.7".parse().unwrap();
         assert_eq!((at.to_string().as_str(), Ok(at)), ("192.0.2.7", "192.0.2.7".parse()));
+    }
+
+    /// Whoever logs in by an identifier may claim any, and none is a host of NBD.
+    #[test]
+    fn addresses_are_no_identifiers() {
+        let full = "2001:1db8:1111:2222:3333:4444:5555:6666";
+        for (text, shown) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8::7", "2001:db8::7"),
+            ("[2001:db8::7]", "2001:db8::7"),
+            (&format!("[{full}]"), &format!("[{full}]")),
+        ] {
+            let port: InitiatorPort = text.parse().unwrap();
+            assert_eq!((port.to_string().as_str(), port.as_id()), (shown, None));
+            assert_eq!(InitiatorPort::from_key(port.key()), Some(port));
+            assert_eq!(shown.parse(), Ok(port));
+        }
+        let gid: InitiatorPort = full.parse().unwrap();
+        assert!(gid.as_id().is_some(), "without brackets it is a GID");
+        let mapped = InitiatorPort::new(0, 0x0000_ffff_c000_0207);
+        assert_eq!(mapped.to_string(), "0000000000000000:0000ffffc0000207");
+        assert_ne!("192.0.2.7".parse(), Ok(mapped));
     }
 
     #[test]

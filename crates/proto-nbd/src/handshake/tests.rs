@@ -412,8 +412,9 @@ fn contexts_are_listed_and_chosen() {
         let Some(Step::Send(bytes)) = all.pop() else { panic!("{all:?}") };
         bytes
     };
-    let context = [&[0, 0, 0, 1], CONTEXT.as_bytes()].concat();
+    let context = |id| [&[0, 0, 0, id], CONTEXT.as_bytes()].concat();
     for code in [9, 10] {
+        let context = context(code - 9);
         let there = [reply(code, [0, 0, 0, 4], &context), reply(code, ACK, &[])].concat();
         assert_eq!(told(code, &query("vol", &["other:x", CONTEXT])), there);
         assert_eq!(told(code, &query("vol", &["base:allocatio"])), reply(code, ACK, &[]));
@@ -425,7 +426,7 @@ fn contexts_are_listed_and_chosen() {
         let all = option(code.into(), &query("vol", &[CONTEXT]));
         assert_eq!(answer(code.into(), &all[16..]), reply(code, INVALID, &[]));
     }
-    let all = [reply(9, [0, 0, 0, 4], &context), reply(9, ACK, &[])].concat();
+    let all = [reply(9, [0, 0, 0, 4], &context(0)), reply(9, ACK, &[])].concat();
     assert_eq!(
         (told(9, &query("vol", &[])), told(9, &query("vol", &["base:"]))),
         (all.clone(), all)

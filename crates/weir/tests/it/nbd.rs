@@ -403,6 +403,25 @@ fn a_busy_client_that_is_there_goes_on_when_another_comes() {
     assert_eq!(next.read(199 * 512, 512).unwrap(), [3; 512]);
 }
 
+/// A client that says goodbye has all done that it has asked for, though it sends no more (NBD protocol, `NBD_CMD_DISC`).
+#[test]
+fn what_was_asked_for_before_goodbye_is_done() {
+    let (d, at) = nbd("nbd-goodbye");
+    volume(&d, "v", "8M", 512);
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.ok("layer insert v delay time=500ms ops=write --name slow --force");
+    let mut c = Client::go(&at, "v").unwrap();
+    let write = |n: u64| Client::request(1, 0, n * 512, 512, &[4; 512]);
+    let mut all: Vec<u8> = (0..150).flat_map(write).collect();
+    all.extend(Client::request(2, 0, 0, 0, &[]));
+    c.s.write_all(&all).unwrap();
+    c.s.shutdown(Shutdown::Write).unwrap();
+    (0..150).for_each(|_| assert_eq!(c.reply().0, 0));
+    assert_eq!(c.s.read(&mut [0; 1]).unwrap(), 0);
+    assert_eq!(Client::go(&at, "v").unwrap().read(149 * 512, 512).unwrap(), [4; 512]);
+}
+
 /// Nobody comes in its place; still what it is to do later is never done.
 #[test]
 fn what_waits_for_a_busy_volume_ends_with_its_client() {
