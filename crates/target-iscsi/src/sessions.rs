@@ -1,6 +1,7 @@
 //! Sessions of a port, by initiator port. A login by the name of a session that is there ends that one first (RFC 7143 6.3.5).
 
 use crate::conn::Conn;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::target::Shared;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +129,9 @@ pub(crate) struct Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.shared.sessions.leave(&self.key, self.nexus);
+        if !has(Bug::SessionStays) {
+            self.shared.sessions.leave(&self.key, self.nexus);
+        }
         self.shared.access.nexus_lost(self.nexus);
     }
 }
@@ -150,7 +153,10 @@ pub(crate) async fn enter(shared: &Arc<Shared>, key: Key, reactor: u32) -> Optio
         // A device has what they left, and each keeps a bit of memory. Nothing ends for one that is not let in.
         return None;
     }
-    let (tsih, old) = shared.sessions.enter(&key, nexus, reactor);
+    let (tsih, mut old) = shared.sessions.enter(&key, nexus, reactor);
+    if has(Bug::ReplacedGoesOn) {
+        old.clear();
+    }
     let member = Member { shared: shared.clone(), key, nexus, tsih };
     let unaware = Arc::new(AtomicUsize::new(old.len()));
     let (target, reactors) = (shared.spread.id(), shared.spread.reactors());

@@ -23,6 +23,7 @@ mod execute;
 mod former;
 mod greet;
 mod nexuses;
+pub mod planted;
 mod port;
 mod target;
 

@@ -2,6 +2,7 @@
 
 use crate::conn::Conn;
 use crate::greet;
+use crate::planted::{Bug, has};
 use crate::target::Shared;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -83,7 +84,7 @@ impl Port {
     /// A connection is over, and so are its commands.
     pub(crate) fn remove(&self, c: &Rc<Conn>) {
         while c.take_ahead().is_some() {}
-        self.conns.borrow_mut().retain(|x| !Rc::ptr_eq(x, c));
+        self.conns.borrow_mut().retain(|x| !Rc::ptr_eq(x, c) || has(Bug::ConnectionStays));
     }
 
     /// Nothing is done here any more.
