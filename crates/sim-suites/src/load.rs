@@ -149,6 +149,8 @@ pub struct Load {
     /// Blocks that may be half written, since who wrote them is gone. They stay locked.
     orphans: RefCell<Vec<Range>>,
     stop: Cell<bool>,
+    /// When power last went.
+    cut_at: Cell<Option<Nanos>>,
     /// Planted bug: acknowledged is taken for durable.
     pub(crate) acks_lie: Cell<bool>,
 }
@@ -227,6 +229,7 @@ impl Load {
             unlocked: WaitChannel::new(0),
             orphans: RefCell::default(),
             stop: Cell::new(false),
+            cut_at: Cell::default(),
             acks_lie: Cell::new(false),
         })
     }
@@ -255,6 +258,11 @@ impl Load {
     /// Clients end after their present request.
     pub fn stop(&self) {
         self.stop.set(true);
+    }
+
+    /// Clients are to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.get()
     }
 
     /// Clients started from here on do not end at once.
@@ -322,6 +330,17 @@ impl Load {
     /// Power went, and with it what was not durable if the volume is volatile.
     pub fn power_cut(&self) {
         self.history.borrow_mut().power_cut(self.time.now());
+        self.cut_at.set(Some(self.time.now()));
+    }
+
+    /// An answer to what began at `start` may be from before power went: what it says need not be so any more.
+    fn is_stale(&self, start: Nanos) -> bool {
+        self.mix.volatile && self.cut_at.get().is_some_and(|cut| start <= cut)
+    }
+
+    /// Whether nothing of the write of this number may happen any more.
+    pub fn is_over(&self, write: u64) -> bool {
+        self.history.borrow().is_over(WriteId(write))
     }
 
     fn count(&self, f: impl FnOnce(&mut Figures)) {
@@ -437,6 +456,10 @@ impl Load {
 
     fn ended(&self, under_way: &UnderWay<'_>, result: IoResult, durable: bool) {
         let Some((id, owner)) = under_way.write.take() else { return };
+        if self.is_stale(under_way.start) {
+            // It was settled when power went.
+            return self.count(|f| f.errors += 1);
+        }
         if result.is_err() {
             self.give_up(id, owner);
             if result == Err(IoError::Aborted) {
@@ -541,6 +564,7 @@ impl Load {
         let start = under_way.start;
         let result = io.read(first * BLOCK, buf.clone()).await;
         match result {
+            Ok(()) if self.is_stale(start) => {}
             Ok(()) => {
                 let now = self.time.now();
                 let r = self.history.borrow_mut().read(first, &buf.to_vec(), start, now);

@@ -16,6 +16,8 @@ use weir_remote::planted as remote;
 use weir_store::planted as store;
 use weir_target_brp::planted as brp;
 use weir_target_core::planted as core;
+use weir_target_iscsi::planted as iscsi;
+use weir_target_nbd::planted as nbd;
 use weir_target_srp::planted as srp;
 
 /// One kind of bug per crate: its module of planted bugs, and what stands before their names.
@@ -56,6 +58,8 @@ crates_of_bugs! {
     Core: core, "";
     Srp: srp, "";
     Brp: brp, "";
+    Iscsi: iscsi, "Iscsi";
+    Nbd: nbd, "Nbd";
     Bio: bio, "";
     Sio: sio, "Srp";
     Wire: wire, "Wire";
@@ -130,6 +134,9 @@ impl Bug {
                 vec![Bug::Bio(bio::Bug::ResentAsNew)],
             ]
             .concat(),
+            "tcp" => {
+                [but(nbd::Bug::ALL, &[], Bug::Nbd), but(iscsi::Bug::ALL, &[], Bug::Iscsi)].concat()
+            }
             "hosts" => [
                 but(bio::Bug::ALL, &[bio::Bug::TESTS, &[bio::Bug::ResentAsNew]].concat(), Bug::Bio),
                 but(sio::Bug::ALL, sio::Bug::TESTS, Bug::Sio),

@@ -1,6 +1,7 @@
 //! One command against its unit: its data, and its status.
 
 use crate::conn::Conn;
+use crate::planted::{Bug, has};
 use crate::send::Data;
 use crate::task::Task;
 use std::pin::pin;
@@ -216,11 +217,13 @@ impl Moves<'_> {
         let moved = if o.status == Status::Good.code() { expected } else { moved };
         let residual = Residual::new(command, expected, moved);
         let good = o.status == Status::Good.code() && !o.has_sense() && t.out_len == 0;
-        if let Some(h) = self.held.take_if(|_| good) {
+        if let Some(h) = self.held.take_if(|_| good && !has(Bug::StatusBeforeData)) {
             let head = h.head.and_good(residual);
             return t.conn.send_out(head, Data::Slice(h.data), t.place.take(), None);
         }
-        self.let_go(true);
+        if !has(Bug::StatusBeforeData) {
+            self.let_go(true);
+        }
         let mut data = Vec::new();
         if o.has_sense() {
             let mut sense = [0; SENSE_LEN_MAX];
@@ -237,6 +240,7 @@ impl Moves<'_> {
             r = r.with32(40, back.count());
         }
         t.conn.send_out(r, Data::Bytes(data), t.place.take(), None);
+        self.let_go(true);
     }
 
     /// Unsolicited data that are at hand for `len` bytes from `at` on are put into `into`. Gives how many.
@@ -334,7 +338,8 @@ impl Transfer for Moves<'_> {
             let r2t = Response::r2t(t.itt, t.lun.0, ttt, self.r2t_sn, from, n as u32);
             self.r2t_sn += 1;
             t.conn.push(r2t, Vec::new());
-            while !t.is_answered() {
+            let is_last = done + n == into.len();
+            while !t.is_answered() && !(is_last && has(Bug::LastDataNotAwaited)) {
                 self.comes().await?;
             }
             done += n;

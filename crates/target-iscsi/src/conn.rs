@@ -3,6 +3,7 @@
 use crate::greet::Greeted;
 use crate::manage::AT_ONCE;
 use crate::order::{DEPTH, Work};
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::receive::Last;
 use crate::send::{Out, asides};
@@ -273,10 +274,12 @@ impl Conn {
             }
             Ok(Last::LoggedOut(r)) => {
                 // Tasks end with the session (RFC 7143 4.2.5.3); the answer says that they have.
-                self.view.leave();
-                self.stop_tasks(|_| true);
-                self.settle().await;
-                self.view.left().await;
+                if !has(Bug::LogoutAnsweredEarly) {
+                    self.view.leave();
+                    self.stop_tasks(|_| true);
+                    self.settle().await;
+                    self.view.left().await;
+                }
                 self.push(r, Vec::new());
                 self.settle().await;
             }
@@ -308,6 +311,9 @@ impl Conn {
     /// Those that wait for their turn never have it, and those that are not whole never will be. They keep the session, and their
     /// answers would be waited for.
     fn forget_unbegun(&self) {
+        if has(Bug::UnbegunStay) {
+            return;
+        }
         drop(self.window.borrow_mut().clear());
         drop(self.put_off.take());
         let all = self.tasks.borrow().clone();

@@ -30,6 +30,7 @@ mod conn;
 mod greet;
 mod manage;
 mod order;
+pub mod planted;
 mod port;
 mod receive;
 mod send;

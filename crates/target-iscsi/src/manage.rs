@@ -3,6 +3,7 @@
 use crate::command::managed;
 use crate::conn::Conn;
 use crate::order::{DEPTH, IMMEDIATE, Work};
+use crate::planted::{Bug, has};
 use crate::receive::Last;
 use crate::task::Task;
 use std::cell::Cell;
@@ -169,7 +170,9 @@ impl Conn {
                 t.has_ended().await;
             }
         };
-        unless(self.lost(), aborted).await;
+        if !has(Bug::AbortAnsweredEarly) {
+            unless(self.lost(), aborted).await;
+        }
         self.view.given_up(tag.into());
         answer::COMPLETE
     }
@@ -271,6 +274,10 @@ impl Conn {
         };
         // A device may take for ever, and its host be gone long before: it then keeps nothing that others wait for.
         let mut over = Box::pin(over);
+        if has(Bug::ResetAnsweredEarly) {
+            spawn_task(over);
+            return answer::COMPLETE;
+        }
         if unless(self.lost(), over.as_mut()).await.is_none() {
             if let Some(reset) = reset {
                 spawn_task(go_on(kept, reset, over));

@@ -1,6 +1,7 @@
 //! Commands in the order of their numbers, and places for them (RFC 7143 4.2.2.1).
 
 use crate::conn::Conn;
+use crate::planted::{Bug, has};
 use crate::task::Task;
 use std::rc::Rc;
 use weir_proto_iscsi::NO_TAG;
@@ -73,6 +74,7 @@ impl Conn {
     pub(crate) fn in_order(&self, r: &Request, work: Work) -> Option<Work> {
         match r.is_immediate() {
             true => Some(work),
+            false if has(Bug::OutOfTurn) && self.window.borrow_mut().skip(r.cmd_sn()) => Some(work),
             false => {
                 let passed = self.window.borrow_mut().pass(r.cmd_sn(), work);
                 passed.unwrap_or_else(|work| {

@@ -1,6 +1,7 @@
 //! Sessions of a port, by initiator port. A login by the name of a session that is there ends that one first (RFC 7143 6.3.5).
 
 use crate::conn::Conn;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::target::Shared;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,7 +153,9 @@ pub(crate) struct Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.shared.sessions.leave(&self.key, self.nexus);
+        if !has(Bug::SessionStays) {
+            self.shared.sessions.leave(&self.key, self.nexus);
+        }
         self.shared.access.nexus_lost(self.nexus);
     }
 }
@@ -175,7 +178,10 @@ pub(crate) async fn enter(
     is_there: impl Fn() -> bool,
 ) -> Option<Member> {
     let nexus = shared.spread.new_nexus();
-    let (tsih, old) = shared.sessions.enter(&key, nexus, reactor);
+    let (tsih, mut old) = shared.sessions.enter(&key, nexus, reactor);
+    if has(Bug::ReplacedGoesOn) {
+        old.clear();
+    }
     let member = Member { shared: shared.clone(), key, nexus, tsih };
     let unaware = Arc::new(AtomicUsize::new(old.len()));
     let (target, reactors) = (shared.spread.id(), shared.spread.reactors());

@@ -1,12 +1,13 @@
 //! One request against its volume.
 
 use crate::conn::Conn;
+use crate::planted::{Bug, has};
 use crate::status::extents;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_mem::Slice;
 use weir_proto_nbd::{Op, Request};
-use weir_reactor::now;
+use weir_reactor::{now, spawn_task};
 use weir_target_core::{Attached, End, Pass, Refusal};
 
 /// Bytes of a request, at most: what clients send that were not told of a limit (NBD protocol, "Block size constraints").
@@ -130,6 +131,11 @@ impl Conn {
         match r.op {
             Op::Read if len > 0 => {
                 let _inside = pass.enter()?;
+                if has(Bug::ReadNotAwaited) {
+                    let (v, data) = (volume.clone(), data.clone());
+                    begin(async move { v.read(at, data).await })?;
+                    return Ok(len as usize);
+                }
                 io(volume.read(at, data.clone()).await)?;
                 return Ok(data.len());
             }
@@ -139,10 +145,21 @@ impl Conn {
                 return Ok(extents(&**volume, (at, len), one, data, over).await);
             }
             Op::BlockStatus { .. } => return Err(Stop::Failed(EINVAL)),
+            Op::Write { fua } if len > 0 && has(Bug::WritesUnseen) => {
+                drop(pass);
+                io(volume.write(at, data.clone(), fua).await)
+            }
             Op::Write { fua } if len > 0 => {
                 let _writing = pass.begin_write(at, len).await?;
+                if has(Bug::WriteNotAwaited) {
+                    let (v, data) = (volume.clone(), data.clone());
+                    begin(async move { v.write(at, data, fua || durable).await })?;
+                    return Ok(0);
+                }
+                let fua = fua && !has(Bug::FuaIgnored);
                 io(volume.write(at, data.clone(), fua || durable).await)
             }
+            Op::Flush if has(Bug::FlushIgnored) => Ok(()),
             Op::Flush => {
                 let _inside = pass.begin_flush().await?;
                 flush(&pass).await
@@ -166,6 +183,14 @@ impl Conn {
         }?;
         Ok(0)
     }
+}
+
+/// Begins what a planted bug does not wait for.
+fn begin(what: impl Future<Output = IoResult> + 'static) -> Result<(), Stop> {
+    spawn_task(async move {
+        let _ = what.await;
+    });
+    Ok(())
 }
 
 async fn flush(pass: &Pass) -> Result<(), Stop> {

@@ -2,6 +2,7 @@
 
 use crate::execute::LONGEST;
 use crate::nexuses::{Initiator, address};
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
@@ -57,7 +58,10 @@ impl Guest<'_> {
     /// there: a client that comes again would take it for another.
     fn find(&self, name: &str) -> Option<(Lun, [u8; 16], Export)> {
         let only = self.rule().is_some_and(|h| h.luns.len() == 1);
-        let all = self.volumes();
+        let mut all = self.volumes();
+        if has(Bug::HiddenIsExported) && self.port.units.get(name).is_some() {
+            all.extend(Lun::from_index(0).map(|l| (l, name.to_owned())));
+        }
         let found = match (name, &all[..]) {
             ("", [one]) if only => Some(one),
             _ => all.iter().find(|(_, v)| v == name),

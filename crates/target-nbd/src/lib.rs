@@ -24,6 +24,7 @@ mod execute;
 mod former;
 mod greet;
 mod nexuses;
+pub mod planted;
 mod port;
 mod status;
 mod target;

@@ -1,5 +1,6 @@
 //! Hosts that are connected, by initiator port.
 
+use crate::planted::{Bug, has};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,7 +67,7 @@ impl Nexuses {
         }
         known.at.retain(|_, n| *n > 0);
         let last = known.at.is_empty();
-        if last {
+        if last && !has(Bug::NexusStays) {
             all.remove(initiator);
         }
         last

@@ -3,6 +3,7 @@
 use crate::conn::{Conn, STAGING};
 use crate::greet;
 use crate::nexuses::Initiator;
+use crate::planted::{Bug, has};
 use crate::target::Shared;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -84,7 +85,7 @@ impl Port {
     /// A connection is over, and so are its commands.
     pub(crate) fn remove(&self, c: &Rc<Conn>) {
         c.ahead.take();
-        self.conns.borrow_mut().retain(|x| !Rc::ptr_eq(x, c));
+        self.conns.borrow_mut().retain(|x| !Rc::ptr_eq(x, c) || has(Bug::ConnectionStays));
     }
 
     /// Nothing is done here any more.

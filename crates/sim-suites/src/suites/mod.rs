@@ -14,6 +14,7 @@ mod remote;
 mod scene;
 mod srp;
 mod store;
+mod tcp;
 
 use crate::{Pass, Run, Wrong};
 
@@ -66,6 +67,12 @@ pub const SUITES: &[Suite] = &[
         about: "a node with three ports: reservations, preemption, resets and unmapping among hosts with several paths",
         planted: false,
         run: doors::run,
+    },
+    Suite {
+        name: "tcp",
+        about: "a volume by iSCSI and NBD at once: cuts between any two bytes, deaths of hosts and target, changes of the access map",
+        planted: false,
+        run: tcp::run,
     },
     Suite {
         name: "hosts",

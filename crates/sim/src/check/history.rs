@@ -78,6 +78,14 @@ impl Zone {
     }
 }
 
+/// Why a value cannot have been there.
+enum Misfit {
+    /// It was gone for good.
+    Gone,
+    /// Another write's value was there.
+    Excluded { start: Nanos, by: u64 },
+}
+
 /// Two values whose zones exclude each other.
 fn conflict(a: &Zone, b: &Zone) -> bool {
     let (Some((fa, la)), Some((fb, lb))) = (a.span(), b.span()) else { return false };
@@ -219,6 +227,12 @@ impl BlockHistory {
             w.outcome = Outcome::Settled(at);
         }
         early
+    }
+
+    /// Whether nothing of the write may happen any more: it was answered, refused or [`settled`](BlockHistory::settled).
+    pub fn is_over(&self, id: WriteId) -> bool {
+        let outcome = self.writes.get(&id.0).map(|w| w.outcome);
+        !matches!(outcome, None | Some(Outcome::Open | Outcome::Unknown(_)))
     }
 
     /// The write failed and certainly changed nothing.
@@ -379,7 +393,7 @@ impl BlockHistory {
         let possible: Vec<u64> = origins
             .iter()
             .copied()
-            .filter(|w| self.try_learn(block, *w, end, Some(start)).is_ok())
+            .filter(|w| self.fit(block, *w, end, Some(start)).is_ok())
             .collect();
         match possible[..] {
             [] => Err(Violation {
@@ -404,26 +418,29 @@ impl BlockHistory {
         end: Nanos,
         start: Option<Nanos>,
     ) -> Result<(), Violation> {
-        let (index, zone) = self.try_learn(block, write, end, start)?;
-        self.register(block).zones[index] = zone;
-        Ok(())
+        let what = match self.fit(block, write, end, start) {
+            Ok((index, zone)) => {
+                self.register(block).zones[index] = zone;
+                return Ok(());
+            }
+            Err(Misfit::Gone) => format!("write {write} is back, though it was gone for good"),
+            Err(Misfit::Excluded { start, by }) => {
+                format!("value of write {write} at {start}..{end}, but write {by} excludes it")
+            }
+        };
+        Err(Violation { block, what: format!("{what}; {}", self.describe(block)) })
     }
 
-    fn try_learn(
+    /// What is known of the value of `write` with that, and where it is to be kept.
+    fn fit(
         &self,
         block: u64,
         write: u64,
         end: Nanos,
         start: Option<Nanos>,
-    ) -> Result<(usize, Zone), Violation> {
+    ) -> Result<(usize, Zone), Misfit> {
         let zones = &self.blocks[&block].zones;
-        let Some(index) = zones.iter().position(|z| z.write == write) else {
-            let what = format!(
-                "write {write} is back, though it was gone for good; {}",
-                self.describe(block)
-            );
-            return Err(Violation { block, what });
-        };
+        let index = zones.iter().position(|z| z.write == write).ok_or(Misfit::Gone)?;
         let mut z = zones[index];
         let first_end = match self.writes.get(&write).map(|w| w.outcome) {
             None => end.min(self.epoch),
@@ -436,15 +453,7 @@ impl BlockHistory {
         let other = zones.iter().enumerate().find(|(i, o)| *i != index && conflict(&z, o));
         match other {
             None => Ok((index, z)),
-            Some((_, o)) => Err(Violation {
-                block,
-                what: format!(
-                    "value of write {write} at {:?}..{end}, but write {} excludes it; {}",
-                    start.unwrap_or(z.start),
-                    o.write,
-                    self.describe(block)
-                ),
-            }),
+            Some((_, o)) => Err(Misfit::Excluded { start: start.unwrap_or(z.start), by: o.write }),
         }
     }
 
