@@ -357,6 +357,8 @@ weir_base::planted_bugs! {
     NumberBeforeOwner,
     /// What any device says is believed, whoever is held to have everything.
     AnybodyIsAble,
+    /// What a life of a pool was told of its owner, and of who has everything, only that one knows.
+    KnownToOneLife,
 }
 
 impl Bug {
@@ -370,6 +372,7 @@ impl Bug {
         Bug::EpochUsedAgain,
         Bug::NumberBeforeOwner,
         Bug::AnybodyIsAble,
+        Bug::KnownToOneLife,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

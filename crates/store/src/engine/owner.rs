@@ -7,6 +7,7 @@ use super::Inner;
 use crate::format::slab::Placement;
 use crate::format::superblock::{MAX_DOMAIN, Superblock};
 use crate::planted::{Bug, has};
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
@@ -83,7 +84,40 @@ impl fmt::Debug for Owner {
     }
 }
 
+/// What all lives of a pool know of who owns it. What one of them learns, the others know: also when it does not come to serve.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ownership {
+    /// The nodes that may be held to have everything.
+    told: Cell<Able>,
+    /// Those of them that surely are.
+    sure: Cell<Able>,
+    /// Somebody tells of more nodes again in a while.
+    retelling: Cell<bool>,
+    /// Another node owns the pool.
+    fenced: Cell<bool>,
+}
+
+impl Ownership {
+    pub(super) fn new(owner: Option<&Owner>) -> Ownership {
+        let able = Cell::new(owner.map_or(Able::NONE, |o| o.able));
+        Ownership { told: able.clone(), sure: able, ..Ownership::default() }
+    }
+
+    /// As a life has it that is beginning.
+    pub(super) fn of_life(self: &Rc<Self>) -> Rc<Ownership> {
+        match has(Bug::KnownToOneLife) {
+            true => Rc::new(Ownership::clone(self)),
+            false => self.clone(),
+        }
+    }
+}
+
 impl Inner {
+    /// Another node owns the pool.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.owned.fenced.get()
+    }
+
     /// The owner epoch of what is written; 0 for a pool of one node.
     pub(crate) fn owner_epoch(&self) -> u32 {
         self.options.owner.as_ref().map_or(0, |o| o.epoch)
@@ -118,7 +152,7 @@ impl Inner {
         loop {
             self.check_running()?;
             let now = self.able_now(owner);
-            let told = self.told_able.get();
+            let told = self.owned.told.get();
             if told.without(now).is_empty() || has(Bug::FewerUntold) {
                 return Ok(());
             }
@@ -127,7 +161,7 @@ impl Inner {
             let able = if able.is_empty() { able.with(owner.domain) } else { able };
             if has(Bug::FewerNotAwaited) {
                 let (arbiter, me) = (owner.arbiter.clone(), self.me.clone());
-                self.told_able.set(able);
+                self.owned.told.set(able);
                 spawn_task(async move {
                     if !arbiter.fewer(able).await
                         && let Some(i) = me.upgrade()
@@ -141,15 +175,15 @@ impl Inner {
                 self.fence();
                 return Err(IoError::Offline);
             }
-            self.told_able.set(able);
-            self.sure_able.set(able);
+            self.owned.told.set(able);
+            self.owned.sure.set(able);
         }
     }
 
     /// Another node owns the pool: nothing is written any more, and it does not go on by itself.
-    fn fence(&self) {
+    pub(super) fn fence(&self) {
         if !has(Bug::FencedGoesOn) {
-            self.fenced.set(true);
+            self.owned.fenced.set(true);
             self.suspend(IoError::Offline);
         }
     }
@@ -158,27 +192,27 @@ impl Inner {
     pub(crate) async fn readmit(&self) {
         let Some(owner) = &self.options.owner else { return };
         let now = self.able_now(owner);
-        if now.without(self.sure_able.get()).is_empty() || self.check_running().is_err() {
+        if now.without(self.owned.sure.get()).is_empty() || self.check_running().is_err() {
             return;
         }
         // Whatever the answer: it may be kept, and then what they lack later must be told.
-        let before = self.told_able.get();
+        let before = self.owned.told.get();
         if !has(Bug::DoubtOfMoreForgotten) {
-            self.told_able.set(before.and(now));
+            self.owned.told.set(before.and(now));
         }
         if owner.arbiter.more(now).await {
-            self.told_able.set(before.and(now));
-            self.sure_able.set(now);
+            self.owned.told.set(before.and(now));
+            self.owned.sure.set(now);
             return;
         }
-        if self.retelling.replace(true) {
+        if self.owned.retelling.replace(true) {
             return;
         }
         let me = self.me.clone();
         spawn_task(async move {
             sleep(AGAIN).await;
             let Some(i) = me.upgrade() else { return };
-            i.retelling.set(false);
+            i.owned.retelling.set(false);
             let _only = i.super_lock.acquire(1).await;
             i.readmit().await;
         });

@@ -72,7 +72,7 @@ impl Inner {
         buf: &Slice,
         sums: Option<&Slice>,
     ) -> IoResult<Option<(usize, CompletionFuture)>> {
-        if self.fenced.get() {
+        if self.is_fenced() {
             // The owner may have written since.
             return Err(IoError::Offline);
         }

@@ -225,7 +225,7 @@ impl Pool {
         if old.ckpt.is_ended() {
             return Err(StoreError::Request("the pool was closed".into()));
         }
-        if old.fenced.get() {
+        if old.is_fenced() {
             return Err(StoreError::State("another node owns the pool by now".into()));
         }
         if old.options.read_only {
@@ -245,9 +245,11 @@ impl Pool {
         // What this begins counts as the old life's, too: should it fail, the next try waits for that.
         let new = assemble_quiet(disks, options, old.works.clone()).await?;
         let may = new.check_owner(&new.durable.borrow(), true);
-        may.map_err(StoreError::State)?;
-        new.told_able.set(old.told_able.get());
-        new.sure_able.set(old.sure_able.get());
+        may.map_err(|why| {
+            // Nothing of the old life may be told any more either.
+            old.fence();
+            StoreError::State(why)
+        })?;
         // A number that was given out stays with what got it, also if that did not last: somebody may have a handle to it.
         if !has(Bug::NumberTwice) {
             new.next_dataset.set(new.next_dataset.get().max(old.next_dataset.get()));

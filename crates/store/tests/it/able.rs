@@ -1,0 +1,104 @@
+//! Pools that two nodes share: which nodes count as having everything, and what is told of that.
+
+use crate::common::{filled, read};
+use crate::owned::{MIB, Told, both, make, only, open, owner, owner_of, story, why};
+use std::cell::Cell;
+use std::rc::Rc;
+use weir_base::SECONDS;
+use weir_block::Volume;
+use weir_disk::{Disk, DiskOp};
+use weir_mem::Slice;
+use weir_reactor::{Token, sleep, spawn_task};
+use weir_sim::SimMedium;
+use weir_store::format::label::SUPER_SLOTS;
+use weir_store::format::superblock::{MemberState, Superblock};
+use weir_store::{Pool, StoreError};
+
+/// A disk that calls `then` before the second superblock that says that device 1 is in sync, when it is told to look.
+struct Watched {
+    disk: Rc<dyn Disk>,
+    looks: Rc<Cell<bool>>,
+    first: Cell<Option<u64>>,
+    then: Box<dyn Fn()>,
+}
+
+impl Watched {
+    fn new(disk: &Rc<dyn Disk>, looks: &Rc<Cell<bool>>, then: impl Fn() + 'static) -> Rc<dyn Disk> {
+        let (disk, looks) = (disk.clone(), looks.clone());
+        Rc::new(Watched { disk, looks, first: Cell::new(None), then: Box::new(then) })
+    }
+}
+
+/// The superblock that is being written, if it is one.
+fn superblock(buf: &Slice) -> Option<Superblock> {
+    let b = buf.to_vec().try_into().ok()?;
+    let one = |slot| Superblock::decode_any(&b, 0, slot).ok();
+    (0..SUPER_SLOTS).find_map(one).map(|(_, s)| s)
+}
+
+impl Disk for Watched {
+    crate::wrapped::is_like!(disk);
+    fn submit(&self, op: DiskOp, token: Token) {
+        if let DiskOp::Write { buf, .. } = &op
+            && self.looks.get()
+            && let Some(s) = superblock(buf)
+            && s.members[1].state == MemberState::InSync
+            && s.log_set.contains(&Some(1))
+        {
+            let first = self.first.get().unwrap_or(s.seq);
+            self.first.set(Some(first));
+            if s.seq > first {
+                self.looks.set(false);
+                (self.then)();
+            }
+        }
+        self.disk.submit(op, token);
+    }
+}
+
+/// A pool of node 1 alone, and its volume; the other device can be attached.
+async fn alone(
+    media: &[SimMedium; 2],
+    disks: &[Rc<dyn Disk>; 2],
+    told: &Rc<Told>,
+) -> (Pool, Rc<dyn Volume>) {
+    make(disks).await;
+    let p = open(disks, owner(1, both(), told)).await.unwrap();
+    let v: Rc<dyn Volume> = p.volume(1).unwrap();
+    v.write(0, filled(4096, 1), false).await.unwrap();
+    media[1].set_offline(true);
+    v.write(0, filled(4096, 2), false).await.unwrap();
+    assert_eq!(told.fewer.take(), [only(1)]);
+    media[1].set_offline(false);
+    (p, v)
+}
+
+/// The pool is suspended as node 2 comes into service, and whoever has it go on goes away.
+#[test]
+fn what_a_life_was_told_the_next_one_knows() {
+    story(|media, mut disks, told| async move {
+        let looks = Rc::new(Cell::new(false));
+        let all = media.clone();
+        let off = move || all.iter().for_each(|m| m.set_offline(true));
+        disks[0] = Watched::new(&disks[0], &looks, off);
+        let (p, v) = alone(&media, &disks, &told).await;
+        looks.set(true);
+        p.attach(disks[1].clone()).await.unwrap();
+        sleep(5 * SECONDS).await;
+        assert!(!looks.get() && p.status().suspended.is_some());
+        media.iter().for_each(|m| m.set_offline(false));
+        told.more_waits.set(true);
+        let again = p.clone();
+        let resume = spawn_task(async move { drop(again.resume().await) });
+        sleep(10 * SECONDS).await;
+        weir_reactor::cancel(resume);
+        told.fewer.take();
+        media[1].set_offline(true);
+        let _ = v.write(0, filled(4096, 3), false).await;
+        if p.status().suspended.is_some() {
+            p.resume().await.unwrap();
+            v.write(0, filled(4096, 4), false).await.unwrap();
+        }
+        assert!(told.more.borrow().is_empty() || told.fewer.borrow().contains(&only(1)));
+    });
+}

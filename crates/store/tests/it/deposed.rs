@@ -1,0 +1,63 @@
+//! Owners that are none any more: nothing of the pool is told by them.
+
+use crate::common::{filled, read};
+use crate::owned::{MIB, Told, both, make, open, owner, story};
+use std::cell::Cell;
+use std::rc::Rc;
+use weir_base::{IoError, MILLIS, SECONDS};
+use weir_block::{Allocation, Volume};
+use weir_disk::Disk;
+use weir_reactor::{sleep, spawn_task};
+use weir_sim::SimMedium;
+use weir_store::Pool;
+
+/// A pool of which both devices have failed, with something in a volume.
+async fn suspended(
+    media: &[SimMedium; 2],
+    disks: &[Rc<dyn Disk>; 2],
+    told: &Rc<Told>,
+) -> (Pool, Rc<dyn Volume>) {
+    make(disks).await;
+    let p = open(disks, owner(1, both(), told)).await.unwrap();
+    let v: Rc<dyn Volume> = p.volume(1).unwrap();
+    v.write(0, filled(4096, 1), false).await.unwrap();
+    p.checkpoint().await.unwrap();
+    media.iter().for_each(|m| m.set_offline(true));
+    assert!(v.write(4096, filled(4096, 2), false).await.is_err());
+    assert!(told.fewer.borrow().is_empty());
+    (p, v)
+}
+
+/// Nothing is read any more, and it is not resumed.
+async fn is_over(p: &Pool, v: &Rc<dyn Volume>) {
+    assert_eq!(read(&**v, 0, 4096).await.err(), Some(IoError::Offline));
+    let refused = p.resume().await.expect_err("it is resumed").to_string();
+    assert!(refused.contains("another node"), "{refused}");
+}
+
+#[test]
+fn an_owner_that_learns_it_when_it_is_resumed_tells_nothing() {
+    story(|media, disks, told| async move {
+        let (p, v) = suspended(&media, &disks, &told).await;
+        media[0].set_offline(false);
+        assert_eq!(read(&*v, 0, 4096).await.unwrap()[0], 1);
+        told.answer.set(Some(false));
+        assert!(p.resume().await.is_err());
+        assert_eq!(told.fewer.borrow().len(), 1);
+        is_over(&p, &v).await;
+    });
+}
+
+#[test]
+fn an_owner_that_finds_a_newer_one_on_its_device_tells_nothing() {
+    story(|media, disks, told| async move {
+        let (p, v) = suspended(&media, &disks, &told).await;
+        media.iter().for_each(|m| m.set_offline(false));
+        let newer = open(&disks, owner(2, both(), &told)).await.unwrap();
+        newer.volume(1).unwrap().write(0, filled(4096, 3), false).await.unwrap();
+        newer.close().await.unwrap();
+        let refused = p.resume().await.expect_err("it is resumed").to_string();
+        assert!(refused.contains("owner epoch 2"), "{refused}");
+        is_over(&p, &v).await;
+    });
+}
