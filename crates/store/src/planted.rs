@@ -359,6 +359,8 @@ weir_base::planted_bugs! {
     AnybodyIsAble,
     /// What a life of a pool was told of its owner, and of who has everything, only that one knows.
     KnownToOneLife,
+    /// A node that has come into service counts when it is told of, not from the superblock on that says so.
+    CountsWhenAsked,
 }
 
 impl Bug {
@@ -373,6 +375,7 @@ impl Bug {
         Bug::NumberBeforeOwner,
         Bug::AnybodyIsAble,
         Bug::KnownToOneLife,
+        Bug::CountsWhenAsked,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

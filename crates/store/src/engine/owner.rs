@@ -124,7 +124,7 @@ impl Inner {
     }
 
     /// The nodes each of which has all slabs and the log on devices that are current.
-    fn able_now(&self, owner: &Owner) -> Able {
+    fn able_now(&self) -> Able {
         let (durable, space) = (self.durable.borrow(), self.space.borrow());
         let is_current = |n: u16, domain: u16| {
             self.device(n).is_some_and(|d| d.domain == domain && d.is_current())
@@ -137,9 +137,15 @@ impl Inner {
         };
         let devices = self.devices.borrow();
         let all = devices.iter().map(|d| d.domain).filter(|d| *d > 0 && has_all(*d));
-        let able = all.fold(Able::NONE, Able::with);
-        // Together they may have it all. Somebody must be told of, and it is this node that goes on.
-        if able.is_empty() { able.with(owner.domain) } else { able }
+        all.fold(Able::NONE, Able::with)
+    }
+
+    /// Those that have everything by a durable superblock may be told of from here on, and then what they lack must be told. So they
+    /// count as told before that is asked for.
+    fn count_as_told(&self, now: Able) {
+        if !has(Bug::DoubtOfMoreForgotten) {
+            self.owned.told.set(self.owned.told.get().and(now));
+        }
     }
 
     /// Sees to it that no node is held to have everything that has not. Comes before anything is acknowledged without a device that
@@ -151,14 +157,20 @@ impl Inner {
         let Some(owner) = &self.options.owner else { return Ok(()) };
         loop {
             self.check_running()?;
-            let now = self.able_now(owner);
+            let now = self.able_now();
+            if !has(Bug::CountsWhenAsked) {
+                self.count_as_told(now);
+            }
             let told = self.owned.told.get();
             if told.without(now).is_empty() || has(Bug::FewerUntold) {
                 return Ok(());
             }
-            // A node that comes into service meanwhile is told of by the superblock that says so.
             let able = told.without(told.without(now));
-            let able = if able.is_empty() { able.with(owner.domain) } else { able };
+            if able.is_empty() {
+                // Whoever is told of has not got everything. The register stays right, and nothing is acknowledged.
+                self.suspend(IoError::Offline);
+                return Err(IoError::Offline);
+            }
             if has(Bug::FewerNotAwaited) {
                 let (arbiter, me) = (owner.arbiter.clone(), self.me.clone());
                 self.owned.told.set(able);
@@ -191,15 +203,13 @@ impl Inner {
     /// Tells of nodes that have everything by a superblock that is durable. The caller holds `super_lock`.
     pub(crate) async fn readmit(&self) {
         let Some(owner) = &self.options.owner else { return };
-        let now = self.able_now(owner);
+        let now = self.able_now();
         if now.without(self.owned.sure.get()).is_empty() || self.check_running().is_err() {
             return;
         }
         // Whatever the answer: it may be kept, and then what they lack later must be told.
         let before = self.owned.told.get();
-        if !has(Bug::DoubtOfMoreForgotten) {
-            self.owned.told.set(before.and(now));
-        }
+        self.count_as_told(now);
         if owner.arbiter.more(now).await {
             self.owned.told.set(before.and(now));
             self.owned.sure.set(now);

@@ -73,6 +73,49 @@ async fn alone(
     (p, v)
 }
 
+/// The only device that counted fails as the other one comes into service.
+#[test]
+fn what_came_into_service_counts_before_that_is_told() {
+    story(|media, mut disks, told| async move {
+        let looks = Rc::new(Cell::new(false));
+        let own = media[0].clone();
+        disks[0] = Watched::new(&disks[0], &looks, move || own.set_offline(true));
+        let (p, v) = alone(&media, &disks, &told).await;
+        looks.set(true);
+        p.attach(disks[1].clone()).await.unwrap();
+        sleep(5 * SECONDS).await;
+        assert!(!looks.get(), "it did not come into service");
+        v.write(0, filled(4096, 3), false).await.unwrap();
+        assert_eq!(told.fewer.take(), [only(2)]);
+        assert_eq!(read(&*v, 0, 4096).await.unwrap()[0], 3);
+    });
+}
+
+/// That only node 1 has everything is kept; its device fails before a superblock says so.
+#[test]
+fn a_pool_does_not_go_on_with_what_was_given_up() {
+    story(|media, disks, told| async move {
+        make(&disks).await;
+        let p = open(&disks, owner(1, both(), &told)).await.unwrap();
+        let v = p.volume(1).unwrap();
+        v.write(0, filled(4096, 1), false).await.unwrap();
+        let own = media[0].clone();
+        told.on_fewer.replace(Some(Box::new(move || own.set_offline(true))));
+        media[1].set_offline(true);
+        assert!(v.write(0, filled(4096, 2), false).await.is_err());
+        assert_eq!(told.fewer.take(), [only(1)]);
+        media[1].set_offline(false);
+        assert!(p.resume().await.is_err());
+        assert!(v.write(0, filled(4096, 3), false).await.is_err());
+        assert!(told.fewer.take().is_empty());
+        media[0].set_offline(false);
+        told.on_fewer.take();
+        p.resume().await.unwrap();
+        v.write(0, filled(4096, 4), false).await.unwrap();
+        assert!(!told.fewer.take().contains(&only(2)));
+    });
+}
+
 /// The pool is suspended as node 2 comes into service, and whoever has it go on goes away.
 #[test]
 fn what_a_life_was_told_the_next_one_knows() {
