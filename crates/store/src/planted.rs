@@ -361,6 +361,8 @@ weir_base::planted_bugs! {
     KnownToOneLife,
     /// A node that has come into service counts when it is told of, not from the superblock on that says so.
     CountsWhenAsked,
+    /// A pool that is resumed believes those that had everything when it was opened first.
+    AbleOfTheFirst,
 }
 
 impl Bug {
@@ -376,6 +378,7 @@ impl Bug {
         Bug::AnybodyIsAble,
         Bug::KnownToOneLife,
         Bug::CountsWhenAsked,
+        Bug::AbleOfTheFirst,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

@@ -103,6 +103,11 @@ impl Ownership {
         Ownership { told: able.clone(), sure: able, ..Ownership::default() }
     }
 
+    /// The nodes that may be held to have everything.
+    pub(super) fn told(&self) -> Able {
+        self.told.get()
+    }
+
     /// As a life has it that is beginning.
     pub(super) fn of_life(self: &Rc<Self>) -> Rc<Ownership> {
         match has(Bug::KnownToOneLife) {

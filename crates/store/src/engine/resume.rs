@@ -241,7 +241,11 @@ impl Pool {
             d.disk.clone().filter(|_| d.state.get() != MemberState::Gone)
         };
         let disks = old.devices.borrow().iter().filter_map(here).collect();
-        let options = super::Options { force: false, last: None, ..old.options.clone() };
+        let mut options = super::Options { force: false, last: None, ..old.options.clone() };
+        if let Some(o) = options.owner.as_mut().filter(|_| !has(Bug::AbleOfTheFirst)) {
+            // Nodes may have come and gone since it was opened.
+            o.able = old.owned.told();
+        }
         // What this begins counts as the old life's, too: should it fail, the next try waits for that.
         let new = assemble_quiet(disks, options, old.works.clone()).await?;
         let may = new.check_owner(&new.durable.borrow(), true);

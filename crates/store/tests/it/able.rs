@@ -145,3 +145,28 @@ fn what_a_life_was_told_the_next_one_knows() {
         assert!(told.more.borrow().is_empty() || told.fewer.borrow().contains(&only(1)));
     });
 }
+
+/// Node 2 went on, got node 1 back, and then had no device of its own any more.
+#[test]
+fn a_pool_goes_on_with_those_that_have_everything_by_then() {
+    story(|media, disks, told| async move {
+        make(&disks).await;
+        open(&disks, owner(1, both(), &told)).await.unwrap().close().await.unwrap();
+        let p = open(&disks[1..], owner_of(2, 2, only(2), &told)).await.unwrap();
+        let v = p.volume(1).unwrap();
+        v.write(0, filled(4096, 1), false).await.unwrap();
+        p.attach(disks[0].clone()).await.unwrap();
+        sleep(5 * SECONDS).await;
+        assert!(told.more.borrow().contains(&both()) && told.fewer.borrow().is_empty());
+        media[1].set_offline(true);
+        v.write(0, filled(4096, 2), false).await.unwrap();
+        assert_eq!(told.fewer.take(), [only(1)]);
+        media[0].set_offline(true);
+        assert!(v.write(0, filled(4096, 3), false).await.is_err());
+        media.iter().for_each(|m| m.set_offline(false));
+        p.resume().await.unwrap();
+        v.write(4096, filled(4096, 4), false).await.unwrap();
+        assert_eq!(read(&*v, 4096, 4096).await.unwrap()[0], 4);
+        assert_ne!(read(&*v, 0, 4096).await.unwrap()[0], 1);
+    });
+}
