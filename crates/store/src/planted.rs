@@ -363,6 +363,10 @@ weir_base::planted_bugs! {
     CountsWhenAsked,
     /// A pool that is resumed believes those that had everything when it was opened first.
     AbleOfTheFirst,
+    /// Superblocks wait until it is kept that more nodes have everything.
+    MoreAwaited,
+    /// That more nodes have everything counts as kept, though fewer were told of since that was asked.
+    OldAnswerCounts,
 }
 
 impl Bug {
@@ -379,6 +383,8 @@ impl Bug {
         Bug::KnownToOneLife,
         Bug::CountsWhenAsked,
         Bug::AbleOfTheFirst,
+        Bug::MoreAwaited,
+        Bug::OldAnswerCounts,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

@@ -7,11 +7,11 @@ use super::Inner;
 use crate::format::slab::Placement;
 use crate::format::superblock::{MAX_DOMAIN, Superblock};
 use crate::planted::{Bug, has};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
-use weir_reactor::{LocalFuture, sleep, spawn_task};
+use weir_reactor::{LocalFuture, patience, sleep, spawn_task};
 
 /// When a node that has everything is told of again, if that was not kept.
 const AGAIN: Nanos = SECONDS;
@@ -58,9 +58,13 @@ impl Able {
 pub trait Arbiter {
     /// Only these have everything from here on. Waits until that is kept: nothing is acknowledged before. False: this node does not
     /// own the pool any more, and writes nothing from then on.
+    ///
+    /// Whoever answers true has ended each [`more`](Arbiter::more) that began before and is in doubt still: it must not be kept
+    /// later. That is so also where the register says these already.
     fn fewer(&self, able: Able) -> LocalFuture<'_, bool>;
 
-    /// These have everything (again). False: it is not kept, or may not be; it is told again later.
+    /// These have everything (again). False: it is not kept, or may not be; it is told again later. So it is when this takes too
+    /// long, and is dropped. Nothing waits for it.
     fn more(&self, able: Able) -> LocalFuture<'_, bool>;
 }
 
@@ -85,14 +89,18 @@ impl fmt::Debug for Owner {
 }
 
 /// What all lives of a pool know of who owns it. What one of them learns, the others know: also when it does not come to serve.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ownership {
     /// The nodes that may be held to have everything.
     told: Cell<Able>,
     /// Those of them that surely are.
     sure: Cell<Able>,
-    /// Somebody tells of more nodes again in a while.
-    retelling: Cell<bool>,
+    /// Counts how often fewer were told of: what is answered to an older question says nothing.
+    asked: Cell<u64>,
+    /// Somebody tells of more nodes.
+    telling: Cell<bool>,
+    /// The life that has them.
+    life: RefCell<Weak<Inner>>,
     /// Another node owns the pool.
     fenced: Cell<bool>,
 }
@@ -106,6 +114,34 @@ impl Ownership {
     /// The nodes that may be held to have everything.
     pub(super) fn told(&self) -> Able {
         self.told.get()
+    }
+
+    /// Tells of more nodes; `None`: there are no more. Whether that is kept, which may take long. The pool is not kept for it.
+    async fn tell(&self) -> Option<bool> {
+        let life = self.life.borrow().upgrade()?;
+        let limit = life.options.deadline;
+        let news = {
+            let only = match has(Bug::MoreAwaited) {
+                true => None,
+                false => Some(life.super_lock.acquire(1).await),
+            };
+            let news = life.news();
+            drop(only);
+            news
+        };
+        drop(life);
+        let (able, arbiter) = news?;
+        let asked = self.asked.get();
+        let kept = match has(Bug::MoreAwaited) {
+            true => arbiter.more(able).await,
+            false => patience(limit, arbiter.more(able)).await.unwrap_or(false),
+        };
+        let kept = kept && (asked == self.asked.get() || has(Bug::OldAnswerCounts));
+        if kept {
+            self.told.set(self.told.get().and(able));
+            self.sure.set(able);
+        }
+        Some(kept)
     }
 
     /// As a life has it that is beginning.
@@ -176,6 +212,7 @@ impl Inner {
                 self.suspend(IoError::Offline);
                 return Err(IoError::Offline);
             }
+            self.owned.asked.set(self.owned.asked.get() + 1);
             if has(Bug::FewerNotAwaited) {
                 let (arbiter, me) = (owner.arbiter.clone(), self.me.clone());
                 self.owned.told.set(able);
@@ -205,32 +242,37 @@ impl Inner {
         }
     }
 
-    /// Tells of nodes that have everything by a superblock that is durable. The caller holds `super_lock`.
+    /// Has the nodes told of that have everything by a superblock that is durable. The caller holds `super_lock`.
     pub(crate) async fn readmit(&self) {
-        let Some(owner) = &self.options.owner else { return };
+        self.owned.life.replace(self.me.clone());
+        if self.news().is_none() || self.owned.telling.replace(true) {
+            return;
+        }
+        let owned = self.owned.clone();
+        let tells = async move {
+            while let Some(kept) = owned.tell().await {
+                if !kept {
+                    sleep(AGAIN).await;
+                }
+            }
+            owned.telling.set(false);
+        };
+        if has(Bug::MoreAwaited) {
+            return tells.await;
+        }
+        spawn_task(tells);
+    }
+
+    /// The nodes that have everything, if not all of them are surely held to have it. The caller holds `super_lock`: what they have
+    /// is said by a superblock, and that was written twice.
+    fn news(&self) -> Option<(Able, Rc<dyn Arbiter>)> {
+        let owner = self.options.owner.as_ref()?;
         let now = self.able_now();
         if now.without(self.owned.sure.get()).is_empty() || self.check_running().is_err() {
-            return;
+            return None;
         }
-        // Whatever the answer: it may be kept, and then what they lack later must be told.
-        let before = self.owned.told.get();
         self.count_as_told(now);
-        if owner.arbiter.more(now).await {
-            self.owned.told.set(before.and(now));
-            self.owned.sure.set(now);
-            return;
-        }
-        if self.owned.retelling.replace(true) {
-            return;
-        }
-        let me = self.me.clone();
-        spawn_task(async move {
-            sleep(AGAIN).await;
-            let Some(i) = me.upgrade() else { return };
-            i.owned.retelling.set(false);
-            let _only = i.super_lock.acquire(1).await;
-            i.readmit().await;
-        });
+        Some((now, owner.arbiter.clone()))
     }
 
     /// Whether a pool of two nodes may be opened by this superblock. `again`: it goes on in its place.

@@ -170,3 +170,50 @@ fn a_pool_goes_on_with_those_that_have_everything_by_then() {
         assert_ne!(read(&*v, 0, 4096).await.unwrap()[0], 1);
     });
 }
+
+/// What the register does not answer for long holds up nothing: hosts write more than the log has room for.
+#[test]
+fn nobody_waits_until_it_is_kept_that_more_have_everything() {
+    story(|media, disks, told| async move {
+        let (p, v) = alone(&media, &disks, &told).await;
+        told.more_waits.set(true);
+        p.attach(disks[1].clone()).await.unwrap();
+        let done = Rc::new(Cell::new(0));
+        let (ended, w) = (done.clone(), v.clone());
+        spawn_task(async move {
+            for n in 0..300 {
+                w.write(n % 32 * 4096, filled(4096, n as u8), false).await.unwrap();
+                ended.set(n);
+            }
+        });
+        sleep(10 * SECONDS).await;
+        assert_eq!((done.get(), told.more.borrow().len()), (299, 1));
+        p.close().await.unwrap();
+        assert!(told.fewer.borrow().is_empty());
+    });
+}
+
+/// It was asked whether node 2 counts; that it does not any more was told since.
+#[test]
+fn an_answer_to_an_older_question_says_nothing() {
+    story(|media, disks, told| async move {
+        let (p, v) = alone(&media, &disks, &told).await;
+        told.more_waits.set(true);
+        p.attach(disks[1].clone()).await.unwrap();
+        sleep(5 * SECONDS).await;
+        assert_eq!(told.more.take(), [both()]);
+        media[1].set_offline(true);
+        v.write(0, filled(4096, 3), false).await.unwrap();
+        assert_eq!(told.fewer.take(), [only(1)]);
+        told.more_waits.set(false);
+        sleep(60 * SECONDS).await;
+        // It counts when it is told of anew.
+        media[1].set_offline(false);
+        p.attach(disks[1].clone()).await.unwrap();
+        sleep(60 * SECONDS).await;
+        assert_eq!(told.more.take(), [both()]);
+        media[1].set_offline(true);
+        v.write(0, filled(4096, 4), false).await.unwrap();
+        assert_eq!(told.fewer.take(), [only(1)]);
+    });
+}
