@@ -367,6 +367,8 @@ weir_base::planted_bugs! {
     MoreAwaited,
     /// That more nodes have everything counts as kept, though fewer were told of since that was asked.
     OldAnswerCounts,
+    /// Before anything of a half was read it is told that the other node has not got everything.
+    ToldBeforeOpen,
 }
 
 impl Bug {
@@ -385,6 +387,7 @@ impl Bug {
         Bug::AbleOfTheFirst,
         Bug::MoreAwaited,
         Bug::OldAnswerCounts,
+        Bug::ToldBeforeOpen,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

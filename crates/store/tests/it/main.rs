@@ -22,6 +22,7 @@ mod filling;
 mod full;
 mod garbage;
 mod half_wiped;
+mod halves;
 mod instant;
 mod keeper;
 mod labels;
