@@ -369,6 +369,8 @@ weir_base::planted_bugs! {
     OldAnswerCounts,
     /// Before anything of a half was read it is told that the other node has not got everything.
     ToldBeforeOpen,
+    /// An owner that is none any more tells parts of blocks, where holes are, and what it was reading as it learned that.
+    FencedTells,
 }
 
 impl Bug {
@@ -388,6 +390,7 @@ impl Bug {
         Bug::MoreAwaited,
         Bug::OldAnswerCounts,
         Bug::ToldBeforeOpen,
+        Bug::FencedTells,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

@@ -159,6 +159,14 @@ impl Inner {
         self.owned.fenced.get()
     }
 
+    /// Whether it may be told what the pool has.
+    ///
+    /// # Errors
+    /// Another node owns it, and may have written since.
+    pub(crate) fn check_owned(&self) -> IoResult {
+        if self.is_fenced() { Err(IoError::Offline) } else { Ok(()) }
+    }
+
     /// The owner epoch of what is written; 0 for a pool of one node.
     pub(crate) fn owner_epoch(&self) -> u32 {
         self.options.owner.as_ref().map_or(0, |o| o.epoch)

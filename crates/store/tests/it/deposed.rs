@@ -61,3 +61,54 @@ fn an_owner_that_finds_a_newer_one_on_its_device_tells_nothing() {
         is_over(&p, &v).await;
     });
 }
+
+/// Parts of blocks, and what is known without a device.
+#[test]
+fn what_is_in_memory_is_not_told_either() {
+    story(|media, disks, told| async move {
+        make(&disks).await;
+        let p = open(&disks, owner(1, both(), &told)).await.unwrap();
+        let id = p.create_volume("w", MIB, 512).await.unwrap();
+        let (v, w) = (p.volume(1).unwrap(), p.volume(id).unwrap());
+        w.write(0, filled(8192, 1), false).await.unwrap();
+        p.checkpoint().await.unwrap();
+        assert!(!w.find_allocation(8192, 4096).await.mapped && !w.allocation(8192, 4096).mapped);
+        told.answer.set(Some(false));
+        media[1].set_offline(true);
+        assert_eq!(v.write(0, filled(4096, 2), false).await, Err(IoError::Offline));
+        for (at, len) in [(512, 512), (512, 4096), (0, 4096), (8192, 512)] {
+            assert_eq!(read(&*w, at, len).await.err(), Some(IoError::Offline), "{at} {len}");
+        }
+        let known = Allocation { mapped: true, len: 4096 };
+        assert_eq!(w.find_allocation(8192, 4096).await, known);
+        assert_eq!(w.allocation(8192, 4096), known);
+    });
+}
+
+/// It learns that it is none while a device is asked.
+#[test]
+fn what_was_being_read_is_not_told_either() {
+    story(|media, disks, told| async move {
+        make(&disks).await;
+        let p = open(&disks, owner(1, both(), &told)).await.unwrap();
+        let v = p.volume(1).unwrap();
+        v.write(0, filled(4096, 1), false).await.unwrap();
+        p.checkpoint().await.unwrap();
+        told.answer.set(None);
+        media[1].set_offline(true);
+        let w = v.clone();
+        spawn_task(async move { _ = w.write(4096, filled(4096, 2), false).await });
+        sleep(SECONDS).await;
+        assert_eq!(told.fewer.borrow().len(), 1);
+        media[0].stall(4 * SECONDS);
+        let seen = Rc::new(Cell::new(None));
+        let (w, slot) = (v.clone(), seen.clone());
+        spawn_task(async move { slot.set(Some(read(&*w, 0, 4096).await.err())) });
+        sleep(SECONDS).await;
+        told.answer.set(Some(false));
+        sleep(100 * MILLIS).await;
+        assert_eq!(seen.get(), None);
+        sleep(8 * SECONDS).await;
+        assert_eq!(seen.get(), Some(Some(IoError::Offline)));
+    });
+}
