@@ -371,6 +371,8 @@ weir_base::planted_bugs! {
     ToldBeforeOpen,
     /// An owner that is none any more tells parts of blocks, where holes are, and what it was reading as it learned that.
     FencedTells,
+    /// A node has everything though its log cannot be read.
+    UnreadHasAll,
 }
 
 impl Bug {
@@ -391,6 +393,7 @@ impl Bug {
         Bug::OldAnswerCounts,
         Bug::ToldBeforeOpen,
         Bug::FencedTells,
+        Bug::UnreadHasAll,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

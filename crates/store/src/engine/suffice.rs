@@ -212,7 +212,9 @@ impl<'a> Sight<'a> {
         let is_whole = |o: &Rc<Device>| {
             self.ring(o).is_some_and(|r| {
                 let hides = r.may_hide(self.best.seq.wrapping_add(1));
-                !hides && !self.is_older(o, r) && !self.is_unsure(o, r)
+                // What of its log cannot be read it may not have, and then nobody would miss it.
+                let is_read = !self.unread.contains(&o.number) || has(Bug::UnreadHasAll);
+                !hides && is_read && !self.is_older(o, r) && !self.is_unsure(o, r)
             })
         };
         self.in_sync().any(|o| o.domain != d.domain && owner.able.has(o.domain) && is_whole(o))

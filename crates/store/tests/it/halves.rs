@@ -98,3 +98,10 @@ fn lacking_one(pages: u64) -> Result<u8, String> {
         first(&p.map_err(|e| e.to_string())?, 1, 0).await.map_err(|e| e.to_string())
     })
 }
+
+#[test]
+fn a_node_whose_log_cannot_be_read_is_not_known_to_have_everything() {
+    let refused = lacking_one(64).unwrap_err();
+    assert!(refused.contains("cannot be read"), "{refused}");
+    assert_eq!(lacking_one(0), Ok(2));
+}
