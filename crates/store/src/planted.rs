@@ -373,6 +373,10 @@ weir_base::planted_bugs! {
     FencedTells,
     /// A node has everything though its log cannot be read.
     UnreadHasAll,
+    /// Devices of nodes that are not held to have everything are not asked for what speaks against that.
+    OthersUnasked,
+    /// A page of the log of a newer owner is taken for one of an older.
+    PageOfAnyOwner,
 }
 
 impl Bug {
@@ -394,6 +398,8 @@ impl Bug {
         Bug::ToldBeforeOpen,
         Bug::FencedTells,
         Bug::UnreadHasAll,
+        Bug::OthersUnasked,
+        Bug::PageOfAnyOwner,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

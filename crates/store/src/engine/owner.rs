@@ -101,6 +101,8 @@ pub(crate) struct Ownership {
     telling: Cell<bool>,
     /// The life that has them.
     life: RefCell<Weak<Inner>>,
+    /// The newest owner epoch that any device tells of.
+    seen: Cell<u32>,
     /// Another node owns the pool.
     fenced: Cell<bool>,
 }
@@ -109,6 +111,11 @@ impl Ownership {
     pub(super) fn new(owner: Option<&Owner>) -> Ownership {
         let able = Cell::new(owner.map_or(Able::NONE, |o| o.able));
         Ownership { told: able.clone(), sure: able, ..Ownership::default() }
+    }
+
+    /// A device tells of an owner of this epoch.
+    pub(super) fn see(&self, epoch: u32) {
+        self.seen.set(self.seen.get().max(epoch));
     }
 
     /// The nodes that may be held to have everything.
@@ -243,10 +250,17 @@ impl Inner {
     }
 
     /// Another node owns the pool: nothing is written any more, and it does not go on by itself.
-    pub(super) fn fence(&self) {
+    fn fence(&self) {
         if !has(Bug::FencedGoesOn) {
             self.owned.fenced.set(true);
             self.suspend(IoError::Offline);
+        }
+    }
+
+    /// A newer owner was seen: nothing of this life may be told any more either.
+    pub(super) fn fence_if_seen(&self) {
+        if self.see_owner(0).is_err() {
+            self.fence();
         }
     }
 
@@ -296,16 +310,34 @@ impl Inner {
                     .into())
             }
             Some(_) if !of_cluster => Err("it is a pool of one node: nobody owns it".into()),
-            Some(o)
-                if found.owner_epoch >= o.epoch + u32::from(again) && !has(Bug::EpochUsedAgain) =>
-            {
+            Some(o) if self.owned.seen.get() == o.epoch && !again && !has(Bug::EpochUsedAgain) => {
                 Err(format!(
-                    "it was opened under owner epoch {}, and this node owns it under {}: another node has it by now",
-                    found.owner_epoch, o.epoch
+                    "it was opened under owner epoch {} before: its node has to claim it anew",
+                    o.epoch
                 ))
             }
-            _ => Ok(()),
+            Some(_) if has(Bug::EpochUsedAgain) => Ok(()),
+            _ => self.see_owner(0),
         }
+    }
+
+    /// A device of a pool of two nodes tells of an owner of this epoch.
+    ///
+    /// # Errors
+    /// It owns the pool, and this node does not, in words.
+    pub(super) fn see_owner(&self, epoch: u32) -> Result<(), String> {
+        let Some(owner) = &self.options.owner else { return Ok(()) };
+        if !has(Bug::PageOfAnyOwner) {
+            self.owned.see(epoch);
+        }
+        let seen = self.owned.seen.get();
+        if seen <= owner.epoch {
+            return Ok(());
+        }
+        Err(format!(
+            "it was opened under owner epoch {seen}, and this node owns it under {}: another node has it by now",
+            owner.epoch
+        ))
     }
 }
 

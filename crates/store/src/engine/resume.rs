@@ -247,13 +247,10 @@ impl Pool {
             o.able = old.owned.told();
         }
         // What this begins counts as the old life's, too: should it fail, the next try waits for that.
-        let new = assemble_quiet(disks, options, old.works.clone()).await?;
-        let may = new.check_owner(&new.durable.borrow(), true);
-        may.map_err(|why| {
-            // Nothing of the old life may be told any more either.
-            old.fence();
-            StoreError::State(why)
-        })?;
+        let found = assemble_quiet(disks, options, old.works.clone()).await;
+        old.fence_if_seen();
+        let new = found?;
+        new.check_owner(&new.durable.borrow(), true).map_err(StoreError::State)?;
         // A number that was given out stays with what got it, also if that did not last: somebody may have a handle to it.
         if !has(Bug::NumberTwice) {
             new.next_dataset.set(new.next_dataset.get().max(old.next_dataset.get()));
@@ -272,6 +269,7 @@ impl Pool {
         }
         if let Err(e) = recovered {
             old.superseded.set(new.went_beyond(&old) && old.superseded.get());
+            old.fence_if_seen();
             return Err(e);
         }
         // Reads that began in the old life may look at what this one frees.

@@ -1,7 +1,7 @@
 //! Owners that are none any more: nothing of the pool is told by them.
 
 use crate::common::{filled, read};
-use crate::owned::{MIB, Told, both, make, open, owner, story};
+use crate::owned::{MIB, Told, both, make, only, open, owner, owner_of, story};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, SECONDS};
@@ -58,6 +58,24 @@ fn an_owner_that_finds_a_newer_one_on_its_device_tells_nothing() {
         newer.close().await.unwrap();
         let refused = p.resume().await.expect_err("it is resumed").to_string();
         assert!(refused.contains("owner epoch 2"), "{refused}");
+        is_over(&p, &v).await;
+    });
+}
+
+/// The other node went on while the device was away, by mistake say.
+#[test]
+fn an_owner_that_gets_a_device_of_a_newer_one_tells_nothing() {
+    story(|media, disks, told| async move {
+        make(&disks).await;
+        let p = open(&disks, owner(1, both(), &told)).await.unwrap();
+        let v: Rc<dyn Volume> = p.volume(1).unwrap();
+        media[1].set_offline(true);
+        v.write(0, filled(4096, 1), false).await.unwrap();
+        media[1].set_offline(false);
+        let newer = open(&disks[1..], owner_of(2, 9, only(2), &told)).await.unwrap();
+        newer.close().await.unwrap();
+        let refused = p.attach(disks[1].clone()).await.expect_err("it is attached").to_string();
+        assert!(refused.contains("owner epoch 9"), "{refused}");
         is_over(&p, &v).await;
     });
 }

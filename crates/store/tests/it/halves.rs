@@ -105,3 +105,87 @@ fn a_node_whose_log_cannot_be_read_is_not_known_to_have_everything() {
     assert!(refused.contains("cannot be read"), "{refused}");
     assert_eq!(lacking_one(0), Ok(2));
 }
+
+/// The register was put back to an earlier state, say, or by mistake the other node went on.
+#[test]
+fn a_newer_owner_is_known_by_whatever_device() {
+    let b = Bench::new(2, 0);
+    let (disks, t) = (pair(&b), told());
+    b.run(async move {
+        make(&disks).await;
+        open(&disks, owner(1, both(), &t)).await.unwrap().close().await.unwrap();
+        let p = open(&disks[1..], owner_of(2, 9, only(2), &t)).await.unwrap();
+        write(&p, 1, 0, B, 9).await.unwrap();
+        p.close().await.unwrap();
+        for epoch in [2, 9] {
+            let refused = why(open(&disks, owner(epoch, only(1), &t)).await);
+            assert!(refused.contains("owner epoch 9"), "{refused}");
+        }
+        assert!(!t.fewer.take().contains(&only(1)));
+    });
+}
+
+/// Node 2 was dropped; what node 1 has is put back to what it was long before.
+#[test]
+fn a_half_that_was_put_back_is_told_by_one_that_does_not_count() {
+    let mut b = Bench::new(2, 0);
+    let told = told();
+    let (disks, t) = (pair(&b), told.clone());
+    b.run(async move {
+        make(&disks).await;
+        written(&disks, owner(1, both(), &t), 1).await;
+    });
+    let old = b.image(0);
+    b.restart();
+    let (disks, t, media) = (pair(&b), told.clone(), b.media.clone());
+    b.run(async move {
+        let p = open(&disks, owner(2, both(), &t)).await.unwrap();
+        for _ in 0..3 {
+            write(&p, 1, 0, B, 2).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        media[1].set_offline(true);
+        write(&p, 1, 0, B, 3).await.unwrap();
+        std::mem::forget(p);
+        media[1].set_offline(false);
+    });
+    assert_eq!(told.fewer.take(), [only(1)]);
+    b.restart();
+    let (disks, t, put_back) = (pair(&b), told, b.disk(old));
+    b.run(async move {
+        let stale = [put_back, disks[1].clone()];
+        let refused = why(open(&stale, owner(3, only(1), &t)).await);
+        assert!(refused.contains("earlier state"), "{refused}");
+        let p = open(&disks, owner(3, only(1), &t)).await.unwrap();
+        assert_eq!(first(&p, 1, 0).await, Ok(3));
+    });
+}
+
+/// Superblocks of an owner are lost, pages of its log are there.
+#[test]
+fn a_newer_owner_is_known_by_its_log() {
+    let mut b = Bench::new(2, 0);
+    let told = told();
+    let (disks, t) = (pair(&b), told.clone());
+    b.run(async move {
+        make(&disks).await;
+        let p = open(&disks, owner(1, both(), &t)).await.unwrap();
+        p.volume(1).unwrap().write(0, filled(4096, 1), false).await.unwrap();
+        p.close().await.unwrap();
+    });
+    let old = [b.image(0), b.image(1)];
+    let (disks, t) = (pair(&b), told.clone());
+    b.run(async move { written(&disks, owner(7, both(), &t), 2).await });
+    for n in 0..2 {
+        let (at, len) = log(&b.media[n]);
+        let mut pages = vec![0; len as usize];
+        b.media[n].peek(at, &mut pages);
+        b.media[old[n]].poke(at, &pages);
+    }
+    b.restart();
+    let disks = old.map(|n| b.disk(n));
+    b.run(async move {
+        let refused = why(open(&disks, owner(2, both(), &told)).await);
+        assert!(refused.contains("owner epoch 7"), "{refused}");
+    });
+}
