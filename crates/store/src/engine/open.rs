@@ -206,7 +206,8 @@ pub(crate) async fn assemble(
     options: Options,
     works: Rc<Works>,
 ) -> StoreResult<Rc<Inner>> {
-    let Found { best, devices, lineage, table, left_out } = find(disks, &options, &works.owned).await?;
+    let Found { best, devices, lineage, table, left_out } =
+        find(disks, &options, &works.owned).await?;
     let Some((slabs, remaps)) = table else {
         return pool_error("the table of slabs makes no sense");
     };

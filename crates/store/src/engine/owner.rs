@@ -310,6 +310,14 @@ impl Inner {
                     .into())
             }
             Some(_) if !of_cluster => Err("it is a pool of one node: nobody owns it".into()),
+            Some(o) if !found.members.iter().any(|m| m.domain == o.domain) => {
+                Err(format!("node {} has no device of it", o.domain))
+            }
+            // One that has lost its own device since goes on with the other node's.
+            Some(o) if !again && !o.able.has(o.domain) => Err(format!(
+                "node {} is not held to have everything: another one opens it",
+                o.domain
+            )),
             Some(o) if self.owned.seen.get() == o.epoch && !again && !has(Bug::EpochUsedAgain) => {
                 Err(format!(
                     "it was opened under owner epoch {} before: its node has to claim it anew",

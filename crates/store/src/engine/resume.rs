@@ -106,7 +106,7 @@ impl Inner {
     /// before. A disk that was away may have been put back to an earlier state.
     pub(super) fn is_followed_by(&self, found: &Superblock) -> StoreResult {
         let last = self.durable.borrow();
-        let follows = found.seq > last.seq || found.chain() == last.chain();
+        let follows = found.rank() > last.rank() || found.chain() == last.chain();
         if follows || has(Bug::ResumedFromBefore) { Ok(()) } else { Err(older()) }
     }
 

@@ -54,7 +54,7 @@ impl<'a> Sight<'a> {
     }
 
     fn lacks_newest(&self, ring: &Superblocks) -> bool {
-        ring.newest().is_none_or(|s| s.seq < self.best.seq)
+        ring.newest().is_none_or(|s| s.rank() < self.best.rank())
     }
 
     fn in_sync(&self) -> impl Iterator<Item = &'a Rc<Device>> + use<'a> {
@@ -105,8 +105,8 @@ impl<'a> Sight<'a> {
         let lost = had > last && !own && !ring.is_unclear(had);
         // A superblock is begun when the one before it is on every device in sync. One that has joined with the newest one need
         // not have got that; it may have the log already.
-        let lacks = match newest {
-            Some(seq) => seq.saturating_add(1) < self.best.seq,
+        let lacks = match ring.newest() {
+            Some(s) => s.rank() < self.best.rank() && s.seq.saturating_add(1) != self.best.seq,
             None => true,
         };
         let joined = newest.is_none() && self.joined(d.id) && !has(Bug::NewcomerIsBehind);

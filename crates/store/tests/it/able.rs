@@ -217,3 +217,23 @@ fn an_answer_to_an_older_question_says_nothing() {
         assert_eq!(told.fewer.take(), [only(1)]);
     });
 }
+
+#[test]
+fn only_a_node_that_has_everything_opens_it() {
+    story(|_, disks, told| async move {
+        make(&disks).await;
+        let refused = why(open(&disks, owner(1, only(2), &told)).await);
+        assert!(refused.contains("not held to have everything"), "{refused}");
+        let refused = why(open(&disks, owner_of(3, 1, both().with(3), &told)).await);
+        assert!(refused.contains("has no device of it"), "{refused}");
+        // The last epoch there is.
+        let p = open(&disks, owner(u32::MAX, both(), &told)).await.unwrap();
+        let v = p.volume(1).unwrap();
+        _ = v.write(0, filled(MIB as usize, 1), false).await;
+        p.close().await.unwrap();
+        let refused = Pool::open(disks.to_vec(), owner(u32::MAX, both(), &told)).await;
+        let refused = refused.map(drop).unwrap_err();
+        assert!(matches!(refused, StoreError::State(_)));
+        assert!(refused.to_string().contains("claim it anew"), "{refused}");
+    });
+}
