@@ -130,7 +130,7 @@ impl Dump {
         for disk in disks {
             let label = label_of(&disk).await?;
             for s in superblocks(&disk, &label, A_WHILE).await.unwrap_or_default().all {
-                if newest.as_ref().is_none_or(|n| s.seq > n.seq) {
+                if newest.as_ref().is_none_or(|n| s.rank() > n.rank()) {
                     newest = Some(s);
                 }
             }

@@ -357,6 +357,26 @@ weir_base::planted_bugs! {
     NumberBeforeOwner,
     /// What any device says is believed, whoever is held to have everything.
     AnybodyIsAble,
+    /// What a life of a pool was told of its owner, and of who has everything, only that one knows.
+    KnownToOneLife,
+    /// A node that has come into service counts when it is told of, not from the superblock on that says so.
+    CountsWhenAsked,
+    /// A pool that is resumed believes those that had everything when it was opened first.
+    AbleOfTheFirst,
+    /// Superblocks wait until it is kept that more nodes have everything.
+    MoreAwaited,
+    /// That more nodes have everything counts as kept, though fewer were told of since that was asked.
+    OldAnswerCounts,
+    /// Before anything of a half was read it is told that the other node has not got everything.
+    ToldBeforeOpen,
+    /// An owner that is none any more tells parts of blocks, where holes are, and what it was reading as it learned that.
+    FencedTells,
+    /// A node has everything though its log cannot be read.
+    UnreadHasAll,
+    /// Devices of nodes that are not held to have everything are not asked for what speaks against that.
+    OthersUnasked,
+    /// A page of the log of a newer owner is taken for one of an older.
+    PageOfAnyOwner,
 }
 
 impl Bug {
@@ -370,6 +390,16 @@ impl Bug {
         Bug::EpochUsedAgain,
         Bug::NumberBeforeOwner,
         Bug::AnybodyIsAble,
+        Bug::KnownToOneLife,
+        Bug::CountsWhenAsked,
+        Bug::AbleOfTheFirst,
+        Bug::MoreAwaited,
+        Bug::OldAnswerCounts,
+        Bug::ToldBeforeOpen,
+        Bug::FencedTells,
+        Bug::UnreadHasAll,
+        Bug::OthersUnasked,
+        Bug::PageOfAnyOwner,
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).

@@ -42,7 +42,7 @@ impl Inner {
     }
 
     async fn decide(&self) -> IoResult {
-        if self.superseded.get() || self.fenced.get() {
+        if self.superseded.get() || self.is_fenced() {
             // What it would write does not follow what was begun since, and would contradict it. The next try to go on decides.
             return Err(IoError::Offline);
         }

@@ -676,6 +676,11 @@ impl Pool {
         }
         // What cannot be read of it is read again before it is brought back.
         let ring = superblocks(&disk, &label, limit).await?;
+        let owner = ring.newest().map_or(0, |s| s.owner_epoch);
+        if let Err(why) = i.see_owner(owner) {
+            i.fence_if_seen();
+            return Err(StoreError::State(why));
+        }
         let (foreign, held) = history(ring.newest(), &i.durable.borrow(), old.since.get());
         let n = old.number;
         let before = old.clone();

@@ -141,10 +141,15 @@ impl Inner {
         Search { pool: self, ds, end, nodes, looks: LOOKS }
     }
 
+    /// What the pool has may be another by now: another node owns it.
+    fn tells_nothing(&self) -> bool {
+        self.check_owned().is_err() && !has(Bug::FencedTells)
+    }
+
     /// How far it is the same from block `lba` on, before `end`, as far as that is known without waiting. What is not counts as
     /// data.
     pub(crate) fn stretch_at_hand(&self, ds: &Dataset, lba: u64, end: u64) -> Stretch {
-        if ds.is_stale() || self.over.get() {
+        if ds.is_stale() || self.over.get() || self.tells_nothing() {
             return Stretch { mapped: true, end };
         }
         let found = self.search(ds, end, &Vec::new()).go_on(lba, None);
@@ -167,7 +172,7 @@ impl Inner {
             if self.over.get() {
                 return None;
             }
-            if ds.is_stale() {
+            if ds.is_stale() || self.tells_nothing() {
                 return Some(Stretch { mapped: true, end });
             }
             // What was found before something was waited for may be over.

@@ -4,7 +4,7 @@ use super::device::Device;
 use super::labels::{Superblocks, label_within, superblocks};
 use super::log_end::half;
 use super::open::{Options, parse_space, pool_error, space_table};
-use super::owner::is_believed;
+use super::owner::{Ownership, is_believed};
 use super::suffice::Sight;
 use super::{StoreError, StoreResult};
 use crate::format::LAST_EPOCH;
@@ -105,7 +105,11 @@ async fn one_each(found: &mut Vec<Part>, limit: Nanos) -> StoreResult<Vec<(Strin
 }
 
 /// Finds the pool that disks belong to, its newest superblock and its devices.
-pub(super) async fn find(disks: Vec<Rc<dyn Disk>>, options: &Options) -> StoreResult<Found> {
+pub(super) async fn find(
+    disks: Vec<Rc<dyn Disk>>,
+    options: &Options,
+    owned: &Ownership,
+) -> StoreResult<Found> {
     let limit = options.deadline;
     let mut found: Vec<Part> = Vec::new();
     let (mut unlabelled, mut unread) = (None, false);
@@ -135,6 +139,10 @@ pub(super) async fn find(disks: Vec<Rc<dyn Disk>>, options: &Options) -> StoreRe
     let owner = options.owner.as_ref();
     let (found, others): (Vec<Part>, Vec<Part>) =
         found.into_iter().partition(|p| is_believed(owner, p.label.device, p.ring.newest()));
+    // Who owned it last any device may tell.
+    let told = |p: &Part| p.ring.newest().map(|s| s.owner_epoch);
+    let others_told = others.iter().filter(|_| !has(Bug::OthersUnasked)).filter_map(told);
+    found.iter().filter_map(told).chain(others_told).for_each(|epoch| owned.see(epoch));
     let also = |e| match e {
         StoreError::Pool(mut text) => {
             left_out.iter().for_each(|(name, why)| text.push_str(&format!("; `{name}`: {why}")));
@@ -162,6 +170,13 @@ async fn of(
         |l: &Label| l.layout.slab_shift == best.slab_shift && l.layout.log_pages == best.log_pages;
     if let Some(p) = found.iter().find(|p| !alike(&p.label)) {
         return pool_error(format!("`{}` is laid out in another way than its pool", p.disk.name()));
+    }
+    if let Some(p) = others.iter().find(|p| is_ahead(&p.ring, &best)).filter(|_| !options.force) {
+        return pool_error(format!(
+            "`{}` lacks nothing that the others have, which are held to have everything, and has more: they were put back to \
+             an earlier state. Put them back to their last state, or open by force to go on with what they have",
+            p.disk.name()
+        ));
     }
     let devices = members(&best, found, others, any);
     let is_found = |d: &Device| found.iter().any(|p| p.label.device == d.id);
@@ -225,6 +240,18 @@ fn newest(found: &[Part]) -> StoreResult<Superblock> {
         }
     }
     Ok(best)
+}
+
+/// Whether a device of a node that is not held to have everything goes on where the others end: it has what was begun when all of
+/// them had more than they have now.
+fn is_ahead(ring: &Superblocks, best: &Superblock) -> bool {
+    let follows = |s: &Superblock| {
+        s.lineage == best.lineage
+            && s.age() > best.age()
+            && s.seq > best.seq.saturating_add(1)
+            && !has(Bug::OthersUnasked)
+    };
+    ring.all.iter().any(follows)
 }
 
 /// Whether nothing of a device that is out of sync may be believed, and whether it has a history of its own,

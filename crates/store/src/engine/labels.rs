@@ -160,7 +160,7 @@ async fn label_by_ring(d: &Rc<dyn Disk>, limit: Nanos) -> IoResult<Option<Label>
     for (area, first) in [(0, 2), (1, last)] {
         for (slot, b) in ring(d, first, limit).await? {
             if let Ok((device, s)) = Superblock::decode_any(&b, area, slot)
-                && newest.as_ref().is_none_or(|(_, n)| n.seq < s.seq)
+                && newest.as_ref().is_none_or(|(_, n)| n.rank() < s.rank())
             {
                 newest = Some((device, s));
             }

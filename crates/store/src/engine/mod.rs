@@ -197,13 +197,8 @@ pub(crate) struct Inner {
     pub(crate) recorded: Cell<u64>,
     /// Blocks of which every copy was read and was wrong, by number and checksum, and when first.
     pub(crate) wrong: RefCell<BTreeMap<(u64, u32, copies::Shown), Nanos>>,
-    /// Of a pool that two nodes share: the nodes that may be held to have everything, those that surely are, and whether another
-    /// one owns it.
-    pub(crate) told_able: Cell<Able>,
-    pub(crate) sure_able: Cell<Able>,
-    /// Somebody tells of more nodes again in a while.
-    pub(crate) retelling: Cell<bool>,
-    pub(crate) fenced: Cell<bool>,
+    /// Who owns it, of all lives.
+    pub(crate) owned: Rc<owner::Ownership>,
     /// Nothing is written any more, and why.
     pub(crate) suspended: Cell<Option<IoError>>,
     /// Only one decides at a time what failed with the pool; when that may be tried again.

@@ -187,6 +187,7 @@ impl Inner {
                 if head.lsn % ring != at % ring {
                     continue;
                 }
+                self.see_owner(head.owner_epoch).map_err(StoreError::State)?;
                 match s.standing(&head) {
                     Standing::Newer => {
                         return damaged(format!(

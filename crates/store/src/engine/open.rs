@@ -8,7 +8,7 @@ use super::find::{Found, find};
 use super::labels::{A_WHILE, read_surely};
 use super::log::Log;
 use super::meta::{Cache, Effort};
-use super::owner::{Able, Owner};
+use super::owner::{Owner, Ownership};
 use super::resume::Lives;
 use super::space::Space;
 use super::to_end::Works;
@@ -151,7 +151,7 @@ impl Pool {
     /// # Errors
     /// Devices are missing or damaged, or belong to several pools.
     pub async fn open(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Pool> {
-        let works = Rc::<Works>::default();
+        let works = Rc::new(Works::of(Ownership::new(options.owner.as_ref())));
         let opened = async {
             let inner = assemble_quiet(disks, options, works.clone()).await?;
             let may = inner.check_owner(&inner.durable.borrow(), false);
@@ -206,7 +206,8 @@ pub(crate) async fn assemble(
     options: Options,
     works: Rc<Works>,
 ) -> StoreResult<Rc<Inner>> {
-    let Found { best, devices, lineage, table, left_out } = find(disks, &options).await?;
+    let Found { best, devices, lineage, table, left_out } =
+        find(disks, &options, &works.owned).await?;
     let Some((slabs, remaps)) = table else {
         return pool_error("the table of slabs makes no sense");
     };
@@ -234,6 +235,7 @@ pub(crate) async fn assemble(
     let classes = vec![(BLOCK, (options.buffers / BLOCK).max(16))];
     let bufs = BufPool::new(&PoolConfig { classes });
     let Ok(bufs) = bufs else { return pool_error("no memory for buffers") };
+    let owned = works.owned.of_life();
     let inner = Rc::new_cyclic(|me| Inner {
         me: me.clone(),
         works,
@@ -263,10 +265,7 @@ pub(crate) async fn assemble(
         failures: Cell::new(0),
         recorded: Cell::new(0),
         wrong: RefCell::default(),
-        told_able: Cell::new(options.owner.as_ref().map_or(Able::NONE, |o| o.able)),
-        sure_able: Cell::new(options.owner.as_ref().map_or(Able::NONE, |o| o.able)),
-        retelling: Cell::new(false),
-        fenced: Cell::new(false),
+        owned,
         suspended: Cell::new(None),
         begun: RefCell::default(),
         over: Cell::new(false),

@@ -72,10 +72,7 @@ impl Inner {
         buf: &Slice,
         sums: Option<&Slice>,
     ) -> IoResult<Option<(usize, CompletionFuture)>> {
-        if self.fenced.get() {
-            // The owner may have written since.
-            return Err(IoError::Offline);
-        }
+        self.check_owned()?;
         let count = buf.len() / BLOCK;
         self.count(|c| c.blocks_read += count as u64);
         let mut done = 0;
@@ -104,11 +101,13 @@ impl Inner {
         sums: Option<&Slice>,
     ) -> IoResult {
         // Much may have happened since it began.
+        self.check_told()?;
         if self.suspended.get().is_some() {
             self.decided(ds, lba, 1).await?;
         }
         let part = buf.sub(at * BLOCK, BLOCK);
         self.heal(ds, lba, &part, false).await?;
+        self.check_told()?;
         if let Some(s) = sums {
             fill_sums(&part, &s.sub(at * 4, 4));
         }
@@ -132,6 +131,7 @@ impl Inner {
                 // A device that was given up may write to its buffer when this one has other data in it already.
                 let other = if late.is_some() { Slice::heap(BLOCK) } else { buf };
                 self.heal(ds, lba, &other, locked).await?;
+                self.check_told()?;
                 self.record_soon();
                 Ok(other)
             }
@@ -148,6 +148,7 @@ impl Inner {
         sums: Option<&Slice>,
     ) -> IoResult<Got> {
         let count = buf.len() / BLOCK - at;
+        self.check_told()?;
         if self.suspended.get().is_some() {
             Box::pin(self.decided(ds, lba, count as u64)).await?;
         }
@@ -182,6 +183,8 @@ impl Inner {
             others.push(e);
             n += 1;
         }
+        // What is known is told only if nobody else may have written until now.
+        self.check_told()?;
         if !first.is_data() {
             ds.met_hole.set(true);
             let part = buf.sub(at * BLOCK, n * BLOCK);
@@ -228,6 +231,7 @@ impl Inner {
             }
         }
         drop(pin);
+        self.check_told()?;
         match good {
             0 => Ok(Got::Bad(late)),
             n => {
@@ -235,6 +239,11 @@ impl Inner {
                 Ok(Got::Blocks(n))
             }
         }
+    }
+
+    /// As [`check_owned`](Inner::check_owned), of what was read or is about to be.
+    fn check_told(&self) -> IoResult {
+        if has(Bug::FencedTells) { Ok(()) } else { self.check_owned() }
     }
 
     fn same_slab(&self, a: &MapEntry, b: &MapEntry) -> bool {

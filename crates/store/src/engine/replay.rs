@@ -62,7 +62,9 @@ impl Inner {
             b.is_followed_by(&self.durable.borrow())?;
             b.is_in_each(self).await?;
         }
-        if !self.options.read_only {
+        // That others lack what is written here is told before the first superblock. A half that does not open must not take the pool
+        // from one that does.
+        if has(Bug::ToldBeforeOpen) && !self.options.read_only {
             self.agree().await?;
         }
         self.complete_super().await?;

@@ -106,7 +106,7 @@ impl Inner {
     /// before. A disk that was away may have been put back to an earlier state.
     pub(super) fn is_followed_by(&self, found: &Superblock) -> StoreResult {
         let last = self.durable.borrow();
-        let follows = found.seq > last.seq || found.chain() == last.chain();
+        let follows = found.rank() > last.rank() || found.chain() == last.chain();
         if follows || has(Bug::ResumedFromBefore) { Ok(()) } else { Err(older()) }
     }
 
@@ -225,7 +225,7 @@ impl Pool {
         if old.ckpt.is_ended() {
             return Err(StoreError::Request("the pool was closed".into()));
         }
-        if old.fenced.get() {
+        if old.is_fenced() {
             return Err(StoreError::State("another node owns the pool by now".into()));
         }
         if old.options.read_only {
@@ -241,13 +241,16 @@ impl Pool {
             d.disk.clone().filter(|_| d.state.get() != MemberState::Gone)
         };
         let disks = old.devices.borrow().iter().filter_map(here).collect();
-        let options = super::Options { force: false, last: None, ..old.options.clone() };
+        let mut options = super::Options { force: false, last: None, ..old.options.clone() };
+        if let Some(o) = options.owner.as_mut().filter(|_| !has(Bug::AbleOfTheFirst)) {
+            // Nodes may have come and gone since it was opened.
+            o.able = old.owned.told();
+        }
         // What this begins counts as the old life's, too: should it fail, the next try waits for that.
-        let new = assemble_quiet(disks, options, old.works.clone()).await?;
-        let may = new.check_owner(&new.durable.borrow(), true);
-        may.map_err(StoreError::State)?;
-        new.told_able.set(old.told_able.get());
-        new.sure_able.set(old.sure_able.get());
+        let found = assemble_quiet(disks, options, old.works.clone()).await;
+        old.fence_if_seen();
+        let new = found?;
+        new.check_owner(&new.durable.borrow(), true).map_err(StoreError::State)?;
         // A number that was given out stays with what got it, also if that did not last: somebody may have a handle to it.
         if !has(Bug::NumberTwice) {
             new.next_dataset.set(new.next_dataset.get().max(old.next_dataset.get()));
@@ -266,6 +269,7 @@ impl Pool {
         }
         if let Err(e) = recovered {
             old.superseded.set(new.went_beyond(&old) && old.superseded.get());
+            old.fence_if_seen();
             return Err(e);
         }
         // Reads that began in the old life may look at what this one frees.

@@ -54,7 +54,7 @@ impl<'a> Sight<'a> {
     }
 
     fn lacks_newest(&self, ring: &Superblocks) -> bool {
-        ring.newest().is_none_or(|s| s.seq < self.best.seq)
+        ring.newest().is_none_or(|s| s.rank() < self.best.rank())
     }
 
     fn in_sync(&self) -> impl Iterator<Item = &'a Rc<Device>> + use<'a> {
@@ -105,8 +105,8 @@ impl<'a> Sight<'a> {
         let lost = had > last && !own && !ring.is_unclear(had);
         // A superblock is begun when the one before it is on every device in sync. One that has joined with the newest one need
         // not have got that; it may have the log already.
-        let lacks = match newest {
-            Some(seq) => seq.saturating_add(1) < self.best.seq,
+        let lacks = match ring.newest() {
+            Some(s) => s.rank() < self.best.rank() && s.seq.saturating_add(1) != self.best.seq,
             None => true,
         };
         let joined = newest.is_none() && self.joined(d.id) && !has(Bug::NewcomerIsBehind);
@@ -212,7 +212,9 @@ impl<'a> Sight<'a> {
         let is_whole = |o: &Rc<Device>| {
             self.ring(o).is_some_and(|r| {
                 let hides = r.may_hide(self.best.seq.wrapping_add(1));
-                !hides && !self.is_older(o, r) && !self.is_unsure(o, r)
+                // What of its log cannot be read it may not have, and then nobody would miss it.
+                let is_read = !self.unread.contains(&o.number) || has(Bug::UnreadHasAll);
+                !hides && is_read && !self.is_older(o, r) && !self.is_unsure(o, r)
             })
         };
         self.in_sync().any(|o| o.domain != d.domain && owner.able.has(o.domain) && is_whole(o))

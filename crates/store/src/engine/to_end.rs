@@ -4,6 +4,7 @@
 //! when the place belongs to something else.
 
 use super::Inner;
+use super::owner::Ownership;
 use crate::planted::{Bug, has};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,9 +21,15 @@ pub(crate) struct Works {
     over: WaitChannel,
     /// What was found damaged meanwhile.
     pub(super) damage: super::damage::Book,
+    /// Who owns the pool.
+    pub(super) owned: Rc<Ownership>,
 }
 
 impl Works {
+    pub(super) fn of(owned: Ownership) -> Works {
+        Works { owned: Rc::new(owned), ..Works::default() }
+    }
+
     /// Waits until none is under way.
     pub(crate) async fn end(&self) {
         while self.running.get() > 0 {

@@ -190,6 +190,9 @@ impl Open {
                 Present::Next(next)
             }
         };
+        if !has(Bug::FencedTells) {
+            v.pool.check_owned()?;
+        }
         let user = v.pool.user();
         Ok((v, user))
     }

@@ -263,6 +263,12 @@ impl Superblock {
         (owner, self.seq, self.incarnation)
     }
 
+    /// Its number, with the owner's before it.
+    pub fn rank(&self) -> (u32, u64) {
+        let (owner, seq, _) = self.age();
+        (owner, seq)
+    }
+
     /// The next one, as long as nothing has changed.
     pub fn again(&self) -> Superblock {
         Superblock { previous: self.chain(), seq: self.seq + 1, ..self.clone() }

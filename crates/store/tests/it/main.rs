@@ -1,5 +1,6 @@
 //! Pools, on simulated devices. One program, so that it links once.
 
+mod able;
 mod answered;
 mod asked;
 mod attaching;
@@ -11,6 +12,7 @@ mod closed;
 mod common;
 mod crafted;
 mod damage;
+mod deposed;
 mod devices;
 mod doubted;
 mod draining;
@@ -20,6 +22,7 @@ mod filling;
 mod full;
 mod garbage;
 mod half_wiped;
+mod halves;
 mod instant;
 mod keeper;
 mod labels;

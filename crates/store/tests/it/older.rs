@@ -55,11 +55,11 @@ fn opened(b: &Bench, which: &[usize]) -> Result<u8, String> {
 }
 
 /// A disk of which some blocks cannot be read. Counts how often that was tried.
-struct Scratched(Rc<dyn Disk>, Range<u64>, Rc<Cell<u64>>);
+pub(crate) struct Scratched(Rc<dyn Disk>, Range<u64>, Rc<Cell<u64>>);
 
 impl Scratched {
     /// So many pages of the log from the first that counts.
-    fn log(b: &Bench, i: usize, pages: u64) -> Rc<dyn Disk> {
+    pub(crate) fn log(b: &Bench, i: usize, pages: u64) -> Rc<dyn Disk> {
         Scratched::behind(b, i, 0, pages)
     }
 

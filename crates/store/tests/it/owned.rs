@@ -11,50 +11,68 @@ use weir_sim::{DiskConfig, Node, SimMedium, World};
 use weir_store::{Able, Arbiter, Options, Owner, Pool, PoolSpec, StoreError, create};
 
 const LIMIT: u64 = 1000 * SECONDS;
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// A register that answers when it is told to.
 #[derive(Default)]
-struct Told {
-    fewer: RefCell<Vec<Able>>,
-    more: RefCell<Vec<Able>>,
+pub(crate) struct Told {
+    pub(crate) fewer: RefCell<Vec<Able>>,
+    pub(crate) more: RefCell<Vec<Able>>,
     /// Answers to both; `None`: none comes.
-    answer: Cell<Option<bool>>,
+    pub(crate) answer: Cell<Option<bool>>,
+    /// Of more nodes none comes either way.
+    pub(crate) more_waits: Cell<bool>,
+    /// What happens when fewer nodes are told of.
+    pub(crate) on_fewer: RefCell<Option<Box<dyn Fn()>>>,
+}
+
+impl Told {
+    async fn answer(&self, waits: impl Fn() -> bool) -> bool {
+        loop {
+            match self.answer.get().filter(|_| !waits()) {
+                Some(yes) => return yes,
+                None => sleep(MILLIS).await,
+            }
+        }
+    }
 }
 
 impl Arbiter for Told {
     fn fewer(&self, able: Able) -> LocalFuture<'_, bool> {
         self.fewer.borrow_mut().push(able);
-        Box::pin(async move {
-            loop {
-                match self.answer.get() {
-                    Some(yes) => return yes,
-                    None => sleep(MILLIS).await,
-                }
-            }
-        })
+        // Who asks without end asks without a pause.
+        assert!(self.fewer.borrow().len() < 100, "it asks again and again");
+        if let Some(f) = self.on_fewer.borrow().as_ref() {
+            f();
+        }
+        Box::pin(self.answer(|| false))
     }
     fn more(&self, able: Able) -> LocalFuture<'_, bool> {
         self.more.borrow_mut().push(able);
-        Box::pin(async move { self.answer.get() == Some(true) })
+        Box::pin(self.answer(|| self.more_waits.get()))
     }
 }
 
-fn only(node: u16) -> Able {
+pub(crate) fn only(node: u16) -> Able {
     Able::NONE.with(node)
 }
 
-fn both() -> Able {
+pub(crate) fn both() -> Able {
     only(1).with(2)
 }
 
-fn owner(epoch: u32, able: Able, arbiter: &Rc<Told>) -> Options {
-    let owner = Owner { epoch, domain: 1, able, arbiter: arbiter.clone() };
+/// As an owner opens it, node 1.
+pub(crate) fn owner(epoch: u32, able: Able, arbiter: &Rc<Told>) -> Options {
+    owner_of(1, epoch, able, arbiter)
+}
+
+pub(crate) fn owner_of(domain: u16, epoch: u32, able: Able, arbiter: &Rc<Told>) -> Options {
+    let owner = Owner { epoch, domain, able, arbiter: arbiter.clone() };
     Options { owner: Some(owner), lineage: u64::from(epoch), ..Options::default() }
 }
 
 /// Two devices, of two nodes, and a register that says yes.
-fn story<F: Future<Output = ()> + 'static>(
+pub(crate) fn story<F: Future<Output = ()> + 'static>(
     f: impl FnOnce([SimMedium; 2], [Rc<dyn Disk>; 2], Rc<Told>) -> F,
 ) {
     let w = World::new(19);
@@ -66,7 +84,7 @@ fn story<F: Future<Output = ()> + 'static>(
     w.run(&n, LIMIT, f(media, disks, told)).expect("it ends");
 }
 
-async fn make(disks: &[Rc<dyn Disk>; 2]) {
+pub(crate) async fn make(disks: &[Rc<dyn Disk>; 2]) {
     let spec = PoolSpec {
         slab_shift: 8,
         log_pages: 64,
@@ -78,7 +96,7 @@ async fn make(disks: &[Rc<dyn Disk>; 2]) {
 }
 
 /// Opens it, and makes a volume at first.
-async fn open(disks: &[Rc<dyn Disk>], options: Options) -> Result<Pool, StoreError> {
+pub(crate) async fn open(disks: &[Rc<dyn Disk>], options: Options) -> Result<Pool, StoreError> {
     let p = Pool::open(disks.to_vec(), options).await?;
     if p.find("v").is_none() {
         p.create_volume("v", 64 * MIB, 4096).await?;
@@ -86,7 +104,7 @@ async fn open(disks: &[Rc<dyn Disk>], options: Options) -> Result<Pool, StoreErr
     Ok(p)
 }
 
-fn why(r: Result<Pool, StoreError>) -> String {
+pub(crate) fn why(r: Result<Pool, StoreError>) -> String {
     r.err().map_or_else(|| "it opens".into(), |e| e.to_string())
 }
 
@@ -207,7 +225,7 @@ fn the_owner_counts_before_the_number_of_a_superblock() {
         p.close().await.unwrap();
         // Node 2 has what it had, and takes over.
         media[1].poke(0, &whole[1]);
-        let p = open(&disks[1..], owner(3, both(), &told)).await.unwrap();
+        let p = open(&disks[1..], owner_of(2, 3, both(), &told)).await.unwrap();
         let v = p.volume(1).unwrap();
         v.write(4096, filled(4096, 2), false).await.unwrap();
         p.close().await.unwrap();
@@ -233,12 +251,12 @@ fn devices_of_others_are_not_believed() {
     story(|_, disks, told| async move {
         make(&disks).await;
         open(&disks, owner(1, both(), &told)).await.unwrap().close().await.unwrap();
-        // Node 2 alone, under an epoch that node 1 does not know of: by mistake, say.
-        let p = open(&disks[1..], owner(9, only(2), &told)).await.unwrap();
+        // Node 2 alone, by mistake, say.
+        let p = open(&disks[1..], owner_of(2, 9, only(2), &told)).await.unwrap();
         let v = p.volume(1).unwrap();
         v.write(0, filled(4096, 9), false).await.unwrap();
         p.close().await.unwrap();
-        let p = open(&disks, owner(2, only(1), &told)).await.unwrap();
+        let p = open(&disks, owner(10, only(1), &told)).await.unwrap();
         let v = p.volume(1).unwrap();
         assert_eq!(read(&*v, 0, 4096).await.unwrap()[0], 0);
         sleep(60 * SECONDS).await;
