@@ -244,14 +244,18 @@ impl Question {
         if c.stream.has_ended() {
             c.replaced();
         }
+        if c.is_over() {
+            // It may not know itself yet.
+            c.parts();
+            return true;
+        }
         let came = c.received.get();
         if came != self.came {
             (self.came, self.last) = (came, now());
         }
         // One that takes nothing acknowledges nothing; the end of one that is gone would be here.
         let quiet = if came != self.before || c.has_put_off() { QUIET } else { STILL };
-        c.is_over()
-            || self.doubt.is_refuted(c.handed.get(), c.stream.unacknowledged())
+        self.doubt.is_refuted(c.handed.get(), c.stream.unacknowledged())
             || now() - self.last >= quiet
     }
 }
