@@ -339,7 +339,7 @@ impl Transfer for Moves<'_> {
             self.r2t_sn += 1;
             t.conn.push(r2t, Vec::new());
             let is_last = done + n == into.len();
-            while !t.is_answered() && !(is_last && has(Bug::LastDataNotAwaited)) {
+            while !(t.is_answered() || is_last && has(Bug::LastDataNotAwaited)) {
                 self.comes().await?;
             }
             done += n;

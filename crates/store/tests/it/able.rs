@@ -23,7 +23,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(disk: &Rc<dyn Disk>, looks: &Rc<Cell<bool>>, then: impl Fn() + 'static) -> Rc<dyn Disk> {
+    fn new(disk: &Rc<dyn Disk>, looks: &Rc<Cell<bool>>, then: impl Fn() + 'static) -> Rc<Watched> {
         let (disk, looks) = (disk.clone(), looks.clone());
         Rc::new(Watched { disk, looks, first: Cell::new(None), then: Box::new(then) })
     }

@@ -176,11 +176,11 @@ fn a_newer_owner_is_known_by_its_log() {
     let old = [b.image(0), b.image(1)];
     let (disks, t) = (pair(&b), told.clone());
     b.run(async move { written(&disks, owner(7, both(), &t), 2).await });
-    for n in 0..2 {
-        let (at, len) = log(&b.media[n]);
+    for (medium, old) in b.media.iter().zip(old) {
+        let (at, len) = log(medium);
         let mut pages = vec![0; len as usize];
-        b.media[n].peek(at, &mut pages);
-        b.media[old[n]].poke(at, &pages);
+        medium.peek(at, &mut pages);
+        b.media[old].poke(at, &pages);
     }
     b.restart();
     let disks = old.map(|n| b.disk(n));
