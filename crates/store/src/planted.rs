@@ -381,22 +381,26 @@ weir_base::planted_bugs! {
 
 impl Bug {
     /// Those of a pool that two nodes share, for the suite `pair`.
-    pub const PAIR: &[Bug] = &[Bug::FewerNotAwaited, Bug::FewerUntold, Bug::FencedGoesOn];
+    pub const PAIR: &[Bug] = &[
+        Bug::FewerNotAwaited,
+        Bug::FewerUntold,
+        Bug::FencedGoesOn,
+        Bug::DoubtOfMoreForgotten,
+        Bug::EpochUsedAgain,
+        Bug::ToldBeforeOpen,
+        Bug::FencedTells,
+        Bug::KnownToOneLife,
+    ];
     /// Those that only tests of this crate look for, since no suite does what they need. Examples: to resume a pool whose
     /// device fails meanwhile, to put an older image in a device's place, to have a device hang before it is in service.
     pub const TESTS: &[Bug] = &[
-        // Who owns a pool of two nodes, and who has everything (`owned`).
-        Bug::DoubtOfMoreForgotten,
-        Bug::EpochUsedAgain,
+        // Who owns a pool of two nodes, and who has everything (`owned`, `able`, `halves`).
         Bug::NumberBeforeOwner,
         Bug::AnybodyIsAble,
-        Bug::KnownToOneLife,
         Bug::CountsWhenAsked,
         Bug::AbleOfTheFirst,
-        Bug::MoreAwaited,
         Bug::OldAnswerCounts,
-        Bug::ToldBeforeOpen,
-        Bug::FencedTells,
+        Bug::MoreAwaited,
         Bug::UnreadHasAll,
         Bug::OthersUnasked,
         Bug::PageOfAnyOwner,

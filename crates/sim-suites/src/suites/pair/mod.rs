@@ -5,12 +5,16 @@
 //! So far this is the store's part: epochs, who has everything, opening with fewer. The way to the other node's device and its gate
 //! are stand-ins ([`shelf`]), and so is the register ([`register`]).
 
+mod former;
+mod keeper;
 mod register;
 mod shelf;
 
 use crate::load::{Io, Load, Mix, VolumeIo};
 use crate::srp::Fault;
 use crate::{Pass, Run, Wrong};
+use former::Asked;
+use keeper::{Keeper, Place};
 use register::{Asker, Register};
 use shelf::{Link, Shelf, Way};
 use std::cell::{Cell, RefCell};
@@ -21,10 +25,9 @@ use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::{LocalFuture, TaskId, cancel, sleep, spawn_task};
 use weir_sim::{DiskConfig, Node, Options, SimMedium, World};
-use weir_store::format::superblock::MemberState;
+use weir_store::format::label::Label;
 use weir_store::{
-    Able, Arbiter, DataSum, DeviceInfo, Options as StoreOptions, Owner, Pool, PoolSpec, StoreError,
-    create,
+    Able, Arbiter, DataSum, Options as StoreOptions, Owner, Pool, PoolSpec, StoreError, create,
 };
 
 /// Longest time that anything may take that must end.
@@ -38,7 +41,30 @@ struct Side {
     number: u16,
     node: Node,
     medium: SimMedium,
+    /// The device does not answer anybody.
+    off: Cell<bool>,
     shelf: Rc<Shelf>,
+}
+
+impl Side {
+    fn set_off(&self, off: bool) {
+        self.off.set(off);
+        self.medium.set_offline(off);
+    }
+
+    /// Nothing of the log on its device can be read, until that is mended.
+    fn lose_log(&self) {
+        let mut label = [0; 4096];
+        self.medium.peek(0, &mut label);
+        if let Ok(l) = Label::decode(&label) {
+            self.medium.fail_reads(l.layout.log(0) * 4096, l.layout.log_pages * 4096);
+        }
+    }
+
+    fn mend(&self) {
+        self.set_off(false);
+        self.medium.read_again();
+    }
 }
 
 /// A pool that is open, or was.
@@ -67,9 +93,17 @@ struct Story {
     hosts: Vec<TaskId>,
     /// Counts owners: what looks after one of them goes with it.
     owners: Rc<Cell<u64>>,
+    /// Blocks that hosts use.
+    blocks: u64,
     takeovers: u64,
     alone: u64,
+    failed: u64,
+    again: u64,
+    off: u64,
     probes: Rc<Cell<u64>>,
+    asked: Rc<Cell<u64>>,
+    resumed: Rc<Cell<u64>>,
+    given_up: Rc<Cell<u64>>,
 }
 
 impl Story {
@@ -92,7 +126,7 @@ impl Story {
             let node = w.node(["one", "two"][usize::from(number) - 1]);
             let name = format!("d{number}");
             let medium = SimMedium::new(&name, len, config.clone(), rng.next_u64());
-            Side { number, node, medium, shelf: Rc::default() }
+            Side { number, node, medium, off: Cell::new(false), shelf: Rc::default() }
         };
         let sides = [side(1), side(2)];
         for s in &sides {
@@ -108,6 +142,7 @@ impl Story {
             ..Mix::default()
         };
         Ok(Story {
+            blocks: mix.blocks,
             load: Load::new(1, w.time(), mix),
             register: Register::new(rng.fork(), w.time()),
             link: Rc::default(),
@@ -122,7 +157,13 @@ impl Story {
             owners: Rc::default(),
             takeovers: 0,
             alone: 0,
+            failed: 0,
+            again: 0,
+            off: 0,
             probes: Rc::default(),
+            asked: Rc::default(),
+            resumed: Rc::default(),
+            given_up: Rc::default(),
             rng,
             w,
         })
@@ -183,64 +224,89 @@ impl Story {
         self.serve()
     }
 
-    /// One side takes the pool over: it claims it, fences what it reaches, and opens it.
+    /// One side takes the pool over. What its own half has of the log may be lost to it for a while.
     fn take(&mut self, side: usize) -> Result<(), Wrong> {
+        let able = self.register.able();
+        let is_unread = self.rng.chance(1, 6);
+        if is_unread {
+            self.sides[side].lose_log();
+        }
+        let may_fail = is_unread || self.sides[side].off.get();
+        let is_open = self.open(side, may_fail)?;
+        self.sides[side].medium.read_again();
+        if is_open {
+            return Ok(());
+        }
+        // Nothing was acknowledged meanwhile: whoever had everything still has it.
+        self.failed += 1;
+        let now = self.register.able();
+        if now != able {
+            return Err(Wrong(format!("an opening that failed made {now:?} of {able:?}")));
+        }
+        self.sides[side].mend();
+        self.open(side, false).map(drop)
+    }
+
+    /// It claims the pool, fences what it reaches, and opens it. False: that failed.
+    fn open(&mut self, side: usize, may_fail: bool) -> Result<bool, Wrong> {
         let epoch = self.register.claim(self.sides[side].number);
         self.epochs.push((side, epoch));
         self.takeovers += 1;
         let both = self.link.is_up();
         self.alone += u64::from(!both);
-        let mut ways = vec![self.way(side, side, epoch)];
-        let other = 1 - side;
-        if both {
-            ways.push(self.way(side, other, epoch));
-        }
+        let place = |to: usize| Place {
+            number: to as u16,
+            disk: self.sides[side].node.disk(self.sides[to].medium.name()),
+            shelf: self.sides[to].shelf.clone(),
+            link: (to != side).then(|| self.link.clone()),
+            session: (to == side || both).then(|| self.way(side, to, epoch)),
+        };
+        let places = [place(side), place(1 - side)];
         let (options, fault) = (self.options(side, epoch), self.fault.clone());
         let pool: Rc<RefCell<Option<Pool>>> = Rc::default();
-        let (slot, link) = (pool.clone(), self.link.clone());
-        let there = (
-            self.sides[side].node.disk(self.sides[other].medium.name()),
-            self.sides[other].shelf.clone(),
-        );
-        let returns = self.owners.clone();
-        let life = returns.get();
+        let (slot, failed) = (pool.clone(), Rc::new(Cell::new(false)));
+        let (fails, owners, rng) = (failed.clone(), self.owners.clone(), self.rng.fork());
+        let (resumed, given_up) = (self.resumed.clone(), self.given_up.clone());
         self.sides[side].node.spawn(async move {
+            let ways: Vec<Rc<Way>> = places.iter().filter_map(|p| p.session.clone()).collect();
             for way in &ways {
                 // A newer owner may have been let in: then this one fails at its device.
                 way.shelf.enter(epoch).await;
                 way.disk.drained().await;
             }
-            let mut session = ways.get(1).cloned();
             let disks = ways.into_iter().map(|d| d as Rc<dyn Disk>).collect();
-            let opened = match Pool::open(disks, options).await {
+            let pool = match Pool::open(disks, options).await {
                 Ok(opened) => opened,
+                Err(_) if may_fail => return fails.set(true),
                 Err(e) => return fault.set(format!("owner {epoch} does not open the pool: {e}")),
             };
-            *slot.borrow_mut() = Some(opened.clone());
-            // The other node's device comes back with the link.
-            while returns.get() == life {
-                sleep(50 * MILLIS).await;
-                let is_off = session.as_ref().is_none_or(|w| !w.is_on());
-                let out = |d: &DeviceInfo| d.state == MemberState::Out;
-                let is_lost = opened.status().devices.iter().any(out) && is_off;
-                if link.is_up() && is_lost && opened.status().suspended.is_none() {
-                    let (disk, shelf) = there.clone();
-                    let way = Way::new(disk, shelf, epoch, Some(link.clone()));
-                    if !way.shelf.enter(epoch).await {
-                        return;
-                    }
-                    way.disk.drained().await;
-                    let _ = opened.attach(way.clone()).await;
-                    session = Some(way);
-                }
-            }
+            *slot.borrow_mut() = Some(pool.clone());
+            Keeper { pool, epoch, places, owners, rng, resumed, given_up }.keep().await;
         });
         let (done, fault) = (pool.clone(), self.fault.clone());
-        let over = || done.borrow().is_some() || fault.get().is_some();
+        let over = || done.borrow().is_some() || failed.get() || fault.get().is_some();
         self.w.run_until(PATIENCE, over)?;
         self.verdict()?;
-        self.life = Some(Life { side, epoch, pool });
-        Ok(())
+        if !failed.get() {
+            self.life = Some(Life { side, epoch, pool });
+        }
+        Ok(!failed.get())
+    }
+
+    /// An epoch that an owner had is not opened under once more, be it by the same node.
+    fn open_again(&mut self, life: &Life) -> Result<(), Wrong> {
+        let way = self.way(life.side, life.side, life.epoch);
+        let options = self.options(life.side, life.epoch);
+        let node = self.sides[life.side].node.clone();
+        self.again += 1;
+        let opened = async move {
+            way.disk.drained().await;
+            Pool::open(vec![way as Rc<dyn Disk>], options).await.is_ok()
+        };
+        match self.w.run(&node, PATIENCE, opened)? {
+            true => Err(Wrong(format!("owner epoch {} was opened under twice", life.epoch))),
+            false => Ok(()),
+        }
     }
 
     fn running(&self) -> Result<Pool, Wrong> {
@@ -264,6 +330,20 @@ impl Story {
         let io = Rc::new(VolumeIo(volume.clone()));
         self.w.run(&node, PATIENCE, self.load.clone().read_all(io, self.bufs.clone()))?;
         self.verdict()?;
+        let (Some(pool), epoch) = (life.pool.borrow().clone(), life.epoch) else {
+            return Ok(());
+        };
+        let asked = Asked {
+            pool,
+            epoch,
+            register: self.register.clone(),
+            fault: self.fault.clone(),
+            rng: self.rng.fork(),
+            blocks: self.blocks,
+            count: self.asked.clone(),
+        };
+        let asks = asked.ask(volume.clone());
+        node.enter(|| spawn_task(asks));
         for _ in 0..self.rng.between(1, 4) {
             let io = Rc::new(Host(VolumeIo(volume.clone())));
             let client = self.load.clone().client(io, self.bufs.clone(), self.rng.fork(), u64::MAX);
@@ -342,6 +422,11 @@ impl Story {
                     self.die(f.side);
                 }
                 self.link.cut();
+                if self.rng.chance(1, 4) {
+                    // With its own device it loses both at once, and asks nobody.
+                    self.off += 1;
+                    self.sides[life.side].set_off(true);
+                }
                 if self.rng.chance(1, 2) {
                     let long = self.rng.below(3 * SECONDS);
                     self.sides[life.side].node.pause(long);
@@ -365,6 +450,11 @@ impl Story {
                     self.die(f.side);
                 }
                 if is_able(&self.sides[life.side]) {
+                    let is_there = !self.sides[life.side].off.get();
+                    if is_there && self.register.epoch.get() == life.epoch && self.rng.chance(1, 4)
+                    {
+                        self.open_again(&life)?;
+                    }
                     self.heal_perhaps();
                     self.take(life.side)?;
                 } else {
@@ -380,7 +470,7 @@ impl Story {
         let pause = self.rng.below(longest);
         self.w.run_for(pause);
         self.verdict()?;
-        match self.rng.below(8) {
+        match self.rng.below(12) {
             0..3 if self.link.is_up() => self.link.cut(),
             0..3 => self.link.heal(),
             3..6 => self.change()?,
@@ -394,9 +484,38 @@ impl Story {
                     self.die(other);
                 }
             }
-            _ => self.link.heal(),
+            7 => self.link.heal(),
+            8 => {
+                let side = &self.sides[self.rng.below(2) as usize];
+                self.off += u64::from(!side.off.get());
+                side.set_off(!side.off.get());
+            }
+            9 => {
+                let longest = [1, 20, 120][self.rng.below(3) as usize] * SECONDS;
+                self.register.sticks(self.rng.below(longest));
+            }
+            10 => self.register.answers(),
+            _ => self.sides.iter().for_each(Side::mend),
         }
         Ok(())
+    }
+
+    /// An owner that has lost its own device, and then the way to the other node, does not go on: the other node takes over.
+    fn leave(&mut self) -> Result<(), Wrong> {
+        let is_suspended = self.running()?.status().suspended.is_some();
+        let able = self.register.able();
+        let Some(life) =
+            self.life.take_if(|l| is_suspended && !able.has(self.sides[l.side].number))
+        else {
+            return Ok(());
+        };
+        let hosts = std::mem::take(&mut self.hosts);
+        self.sides[life.side].node.enter(|| hosts.into_iter().for_each(cancel));
+        self.owners.set(self.owners.get() + 1);
+        self.die(life.side);
+        self.link.heal();
+        self.take(1 - life.side)?;
+        self.serve()
     }
 
     fn finish(mut self) -> Result<Pass, Wrong> {
@@ -404,8 +523,11 @@ impl Story {
             self.die(f.side);
         }
         self.link.heal();
+        self.register.answers();
+        self.sides.iter().for_each(Side::mend);
         // It may not have been seen yet that it was down.
         self.w.run_for(2 * SECONDS);
+        self.leave()?;
         let pool = self.running()?;
         let both = Able::NONE.with(1).with(2);
         let well = || {
@@ -469,6 +591,12 @@ impl Story {
                 ("owners that were refused", r.refused.get()),
                 ("nodes that came back in doubt", r.doubts.get()),
                 ("writes asked of owners that are none", self.probes.get()),
+                ("questions to owners that know that they are none", self.asked.get()),
+                ("openings that failed", self.failed),
+                ("openings under an epoch that was used", self.again),
+                ("devices that failed", self.off),
+                ("pools that went on", self.resumed.get()),
+                ("such of which nobody waited for that", self.given_up.get()),
             ],
         })
     }

@@ -1,8 +1,9 @@
 //! Who owns the pool, and which nodes have everything: a register as bad as one may be, late and in doubt.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
-use weir_base::{MILLIS, Nanos, Prng};
+use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_reactor::{LocalFuture, sleep};
 use weir_sim::Time;
 use weir_store::{Able, Arbiter};
@@ -18,8 +19,11 @@ pub(super) struct Register {
     time: Time,
     /// Changes that are decided later: when, if this is still the version, and what is kept then.
     open: RefCell<Vec<(Nanos, u64, Able)>>,
-    /// Longest time of an answer.
+    /// Longest time of an answer, and until when none comes at all.
     longest: Nanos,
+    stuck_until: Cell<Nanos>,
+    /// Epochs of owners that were told that they are none any more.
+    knows: RefCell<BTreeSet<u32>>,
     /// Changes to fewer nodes, to more, refused, and such in doubt that were kept.
     pub(super) fewer: Cell<u64>,
     pub(super) more: Cell<u64>,
@@ -42,6 +46,8 @@ impl Register {
             open: RefCell::default(),
             longest: [MILLIS, 20 * MILLIS, 400 * MILLIS][rng.below(3) as usize],
             rng: RefCell::new(rng),
+            stuck_until: Cell::default(),
+            knows: RefCell::default(),
             fewer: Cell::default(),
             more: Cell::default(),
             refused: Cell::default(),
@@ -49,13 +55,37 @@ impl Register {
         })
     }
 
-    /// A node takes the pool over. Gives its epoch.
+    /// A node takes the pool over. Gives its epoch. There is a majority then.
     pub(super) fn claim(&self, node: u16) -> u32 {
+        self.answers();
         self.decide();
         self.epoch.set(self.epoch.get() + 1);
         self.owner.set(node);
         self.version.set(self.version.get() + 1);
         self.epoch.get()
+    }
+
+    /// It has no majority for so long.
+    pub(super) fn sticks(&self, long: Nanos) {
+        self.stuck_until.set(self.time.now() + long);
+    }
+
+    /// It has a majority again.
+    pub(super) fn answers(&self) {
+        self.stuck_until.set(0);
+    }
+
+    /// Waits for a while, and until there is a majority.
+    async fn wait(&self) {
+        sleep(self.pause()).await;
+        while self.time.now() < self.stuck_until.get() {
+            sleep(20 * MILLIS).await;
+        }
+    }
+
+    /// Whether this owner was told that it is none any more.
+    pub(super) fn has_refused(&self, epoch: u32) -> bool {
+        self.knows.borrow().contains(&epoch)
     }
 
     /// What was in doubt until now is decided.
@@ -115,36 +145,40 @@ impl Arbiter for Asker {
     fn fewer(&self, able: Able) -> LocalFuture<'_, bool> {
         Box::pin(async move {
             let r = &self.register;
-            sleep(r.pause()).await;
+            r.wait().await;
             if !self.owns() {
                 add(&r.refused);
+                r.knows.borrow_mut().insert(self.epoch);
                 return false;
             }
+            // Whatever was in doubt before is of another version, and comes to nothing.
             r.set(able);
             add(&r.fewer);
-            let late = r.pause();
-            sleep(late).await;
+            r.wait().await;
             true
         })
     }
 
     fn more(&self, able: Able) -> LocalFuture<'_, bool> {
+        let began = self.register.version.get();
         Box::pin(async move {
             let r = &self.register;
-            sleep(r.pause()).await;
-            if !self.owns() {
+            r.wait().await;
+            if !self.owns() || r.version.get() != began {
                 return false;
             }
             if r.chance(1, 3) {
                 // In doubt: it is kept or not, now or later.
                 if r.chance(2, 3) {
-                    let when = r.time.now() + r.pause();
+                    let longest = [r.longest, 3 * SECONDS][usize::from(r.chance(1, 3))];
+                    let when = r.time.now() + r.rng.borrow_mut().below(longest);
                     r.open.borrow_mut().push((when, r.version.get(), able));
                 }
                 return false;
             }
             r.set(able);
             add(&r.more);
+            r.wait().await;
             true
         })
     }
