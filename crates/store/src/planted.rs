@@ -389,18 +389,18 @@ impl Bug {
         Bug::EpochUsedAgain,
         Bug::ToldBeforeOpen,
         Bug::FencedTells,
-        Bug::MoreAwaited,
+        Bug::KnownToOneLife,
     ];
     /// Those that only tests of this crate look for, since no suite does what they need. Examples: to resume a pool whose
     /// device fails meanwhile, to put an older image in a device's place, to have a device hang before it is in service.
     pub const TESTS: &[Bug] = &[
-        // Who owns a pool of two nodes, and who has everything (`owned`).
+        // Who owns a pool of two nodes, and who has everything (`owned`, `able`, `halves`).
         Bug::NumberBeforeOwner,
         Bug::AnybodyIsAble,
-        Bug::KnownToOneLife,
         Bug::CountsWhenAsked,
         Bug::AbleOfTheFirst,
         Bug::OldAnswerCounts,
+        Bug::MoreAwaited,
         Bug::UnreadHasAll,
         Bug::OthersUnasked,
         Bug::PageOfAnyOwner,
