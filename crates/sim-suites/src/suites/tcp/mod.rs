@@ -187,7 +187,7 @@ impl Story {
         let node = &self.hosts[n];
         let host = Rc::new(Host {
             number: n as u32 + 1,
-            by_iscsi: n % 2 == 0,
+            by_iscsi: n.is_multiple_of(2),
             at: [self.target.addr(NBD), self.target.addr(ISCSI)],
             network: node.network_on(0),
             load: self.load.clone(),
