@@ -35,8 +35,6 @@ pub(crate) const STAGING: usize = 64 << 10;
 const GATHER: usize = 32;
 /// How often is looked whether what was sent has arrived.
 const LOOK: Nanos = 200 * MICROS;
-/// How late a connection may come into service, and a next life of its client not have come and gone meanwhile.
-const LATE: Nanos = SECONDS;
 
 /// A reply on its way.
 struct Reply {
@@ -129,8 +127,6 @@ pub(crate) struct Conn {
     came: Cell<Nanos>,
     /// The client wants no more than it has asked for.
     goodbye: Cell<bool>,
-    /// When it came to the port.
-    accepted: Nanos,
     replies: RefCell<VecDeque<Reply>>,
     /// Bytes of the first of them that have gone.
     gone: Cell<usize>,
@@ -180,7 +176,6 @@ impl Conn {
             is_all: Cell::new(false),
             came: Cell::new(now()),
             goodbye: Cell::new(false),
-            accepted: g.accepted,
             replies: RefCell::default(),
             gone: Cell::new(0),
             queued: Cell::new(0),
@@ -310,7 +305,7 @@ impl Conn {
                 self.abort("another connection of its host may have been left by a gone client");
             }
         }
-        if many || now() - self.accepted >= LATE {
+        if many {
             // Others may have asked before this one was here to be asked.
             self.part_if_gone();
         }

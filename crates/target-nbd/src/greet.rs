@@ -5,11 +5,11 @@ use crate::nexuses::{Initiator, address};
 use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
-use weir_base::{Nanos, SECONDS};
+use weir_base::SECONDS;
 use weir_proto_nbd::flags;
 use weir_proto_nbd::{Agreed, Export, Handshake, Step};
 use weir_proto_scsi::lun::Lun;
-use weir_reactor::{now, timeout};
+use weir_reactor::timeout;
 use weir_stream::Stream;
 use weir_target_core::{HostRule, Seat, Secret, address_key};
 
@@ -27,7 +27,6 @@ pub(crate) struct Greeted {
     pub(crate) naa: [u8; 16],
     pub(crate) seat: Seat,
     pub(crate) agreed: Agreed,
-    pub(crate) accepted: Nanos,
     /// What came behind the handshake.
     pub(crate) rest: Vec<u8>,
 }
@@ -163,16 +162,7 @@ async fn talk(who: &Guest<'_>, stream: &dyn Stream) -> Option<Greeted> {
                 let ((lun, naa), seat) = chosen?;
                 let (peer, initiator) = (who.peer.to_owned(), who.initiator);
                 let agreed = h.agreed();
-                return Some(Greeted {
-                    peer,
-                    initiator,
-                    lun,
-                    naa,
-                    seat,
-                    agreed,
-                    accepted: now(),
-                    rest: h.rest(),
-                });
+                return Some(Greeted { peer, initiator, lun, naa, seat, agreed, rest: h.rest() });
             }
             Step::End(why) => {
                 if let Some(why) = why {
