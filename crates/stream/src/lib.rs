@@ -68,6 +68,10 @@ pub trait Stream {
     /// Ends both directions at once: what has not gone is dropped, and the peer is told by a reset.
     fn abort(&self);
 
+    /// Takes no more than about so many bytes that have not left yet, where the system knows of such a limit: they would be on their
+    /// way for long to a peer that is slow.
+    fn limit_unsent(&self, _bytes: u32) {}
+
     /// Bytes that were sent and that the peer's system has not acknowledged.
     fn unacknowledged(&self) -> u64;
 

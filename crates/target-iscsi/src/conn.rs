@@ -28,6 +28,8 @@ use weir_target_core::{Attachment, ChannelLine, Link, Seat, initiator_key};
 
 /// How often is looked whether what was sent has arrived.
 const LOOK: Nanos = 200 * MICROS;
+/// Bytes of PDUs that wait in our system to leave.
+const UNSENT: u32 = 256 << 10;
 /// A silent initiator is asked whether it is there after this long, and has as long for its answer.
 const SILENCE: Nanos = 15 * SECONDS;
 /// How long an initiator has to log out when it is asked to; whole seconds.
@@ -142,6 +144,8 @@ impl Conn {
         });
         conn.view.set_link(conn.me.clone());
         conn.view.set_proved(g.proved);
+        // A fence waits until what was sent before has arrived. What lies in our own system would be too much for who is slow.
+        conn.stream.limit_unsent(UNSENT);
         port.add(&conn);
         spawn_task(conn.live(g.rest));
     }

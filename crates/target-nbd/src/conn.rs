@@ -33,6 +33,8 @@ const LARGE_PATIENCE: Nanos = 60 * SECONDS;
 pub(crate) const STAGING: usize = 64 << 10;
 /// Replies that one system call sends.
 const GATHER: usize = 32;
+/// Bytes of replies that wait in our system to leave.
+const UNSENT: u32 = 256 << 10;
 /// How often is looked whether what was sent has arrived.
 const LOOK: Nanos = 200 * MICROS;
 
@@ -191,6 +193,8 @@ impl Conn {
         });
         conn.view.set_link(conn.me.clone());
         conn.view.look_at_only(g.lun);
+        // A fence waits until what was sent before has arrived. What lies in our own system would be too much for who is slow.
+        conn.stream.limit_unsent(UNSENT);
         port.add(&conn);
         spawn_task(conn.live(g.rest));
     }
@@ -485,11 +489,12 @@ impl Conn {
         })
     }
 
-    /// Whether the volume has what a request is about.
+    /// Whether the volume has what a request is about. Of one that is not there (now) the request itself tells.
     fn has(&self, r: &Request) -> bool {
+        self.look();
         let end = r.at.checked_add(u64::from(r.len));
-        let len = self.export().map_or(0, |a| a.len(self.nexus()));
-        end.is_some_and(|end| end <= len)
+        let in_it = |a: Rc<Attached>| end.is_some_and(|end| end <= a.len(self.nexus()));
+        self.export().is_none_or(in_it)
     }
 
     /// Starts a request, which has its place.

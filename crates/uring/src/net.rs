@@ -242,6 +242,12 @@ impl TcpStream {
         let _ = self.0.shutdown(how);
     }
 
+    /// Takes no more than about so many bytes that have not left yet.
+    pub fn limit_unsent(&self, bytes: u32) {
+        let n = bytes.to_ne_bytes();
+        set_option(self.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &n);
+    }
+
     /// Bytes that were sent and that the peer has not acknowledged.
     pub fn unacknowledged(&self) -> u64 {
         let mut n: libc::c_int = 0;

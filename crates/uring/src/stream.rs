@@ -78,6 +78,10 @@ impl Stream for Socket {
         self.tcp.abort();
     }
 
+    fn limit_unsent(&self, bytes: u32) {
+        self.tcp.limit_unsent(bytes);
+    }
+
     fn unacknowledged(&self) -> u64 {
         self.tcp.unacknowledged()
     }

@@ -76,7 +76,7 @@ impl Host {
         let stream = self.network.connect(at).await.ok()?;
         if !self.by_iscsi {
             let before = self.nature.hidden.get();
-            let c = Nbd::connect(stream, VOLUME, self.number, self.nature.clone()).await?;
+            let c = Nbd::connect(stream, VOLUME, self.number).await?;
             if before > 0 && self.nature.hidden.get() == before {
                 self.fault.set("a volume is exported that nobody sees".into());
             }

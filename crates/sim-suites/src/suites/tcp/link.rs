@@ -14,8 +14,6 @@ pub(super) struct Waiter {
     pub(super) buf: Option<Slice>,
     /// What a write sends, for whoever is asked for it later.
     pub(super) data: Option<Slice>,
-    /// It is longer than a buffer of the target.
-    pub(super) long: Cell<bool>,
     /// A command to a unit that has been sent.
     pub(super) is_sent: Cell<bool>,
     /// It comes behind this one, and is not answered before it.
@@ -76,7 +74,6 @@ impl Link {
         let w = Rc::new(Waiter {
             buf,
             data,
-            long: Cell::default(),
             is_sent: Cell::default(),
             behind: Cell::default(),
             ends: RefCell::default(),

@@ -17,8 +17,6 @@ pub(super) struct Nature {
     pub(super) hidden: Cell<u64>,
     /// Longest time that a request takes besides that of the disk, before it and after.
     pub(super) slow: Cell<Nanos>,
-    /// How often the map has begun to show it, or not to: odd while it does not.
-    pub(super) turns: Cell<u64>,
 }
 
 /// What hosts have done.

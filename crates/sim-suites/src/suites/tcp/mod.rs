@@ -229,7 +229,6 @@ impl Story {
             self.nature.slow.set(20 * MILLIS);
             self.w.run_for(20 * MILLIS);
         }
-        Counts::one_more(&self.nature.turns);
         self.access.set(Story::map(false));
         let unit = serving.unit.clone();
         self.w.run(&self.target, PATIENCE, async move { unit.part().await })?;
@@ -239,7 +238,6 @@ impl Story {
         let pause = self.rng.below(longest);
         self.w.run_for(pause);
         self.nature.hidden.set(0);
-        Counts::one_more(&self.nature.turns);
         self.access.set(Story::map(true));
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! An NBD client.
 
 use super::link::{Link, exactly};
-use super::medium::Nature;
 use crate::load::Io;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
@@ -10,15 +9,9 @@ use weir_proto_nbd::{Op, REPLY, Request};
 use weir_reactor::LocalFuture;
 use weir_stream::Stream;
 
-/// Longest request that the target has a buffer for.
-const BUFFER: u32 = 16384;
-
 pub(super) struct Nbd {
     pub(super) link: Link,
     owner: u32,
-    nature: Rc<Nature>,
-    /// How often the volume had been hidden or shown when the connection was made.
-    turn: u64,
 }
 
 impl Nbd {
@@ -27,9 +20,7 @@ impl Nbd {
         stream: Box<dyn Stream>,
         export: &str,
         owner: u32,
-        nature: Rc<Nature>,
     ) -> Option<Rc<Nbd>> {
-        let turn = nature.turns.get();
         exactly(&*stream, 18).await?;
         let mut m = 3u32.to_be_bytes().to_vec();
         m.extend(b"IHAVEOPT");
@@ -46,7 +37,7 @@ impl Nbd {
             };
             exactly(&*stream, word(16) as usize).await?;
             match word(12) {
-                1 => return Some(Rc::new(Nbd { link: Link::new(stream), owner, nature, turn })),
+                1 => return Some(Rc::new(Nbd { link: Link::new(stream), owner })),
                 3 => {}
                 _ => return None,
             }
@@ -70,12 +61,7 @@ impl Nbd {
                 0 => Ok(()),
                 // The volume is not there any more, or the target stops.
                 108 => Err(IoError::Offline),
-                // A known defect (docs/limits.md): longer requests may be told that they are outside of a volume that was hidden
-                // since the connection was made, also when it is shown again.
-                22 if w.long.get() && self.nature.turns.get() != self.turn => Err(IoError::Offline),
-                e => {
-                    return Err(format!("error {e}, where nothing is wrong"));
-                }
+                e => return Err(format!("error {e}, where nothing is wrong")),
             };
             self.link.answer(tag, done);
         }
@@ -99,7 +85,6 @@ impl Nbd {
         data: Option<Slice>,
     ) -> IoResult {
         let (tag, w) = self.link.begin(buf, None);
-        w.long.set(len > BUFFER);
         let r = Request { op, cookie: tag.to_be_bytes(), at, len };
         let mut bytes = r.encode().to_vec();
         if let Some(d) = data {
