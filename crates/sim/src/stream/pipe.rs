@@ -529,6 +529,15 @@ impl Pipe {
         self.ends.iter().any(|e| e.is_open() && e.error.get().is_none() && !is_over(e))
     }
 
+    /// An end of it takes it for whole, and nothing comes from the other one any more.
+    pub(crate) fn is_unheard(&self) -> bool {
+        (0..2).any(|side| {
+            let (end, other) = (&self.ends[side], &self.ends[1 - side]);
+            let is_lost = self.severed.get() || other.state.get() == State::Gone;
+            is_lost && end.is_open() && !self.has_ended(side)
+        })
+    }
+
     pub(crate) fn is_between(&self, a: u32, b: u32) -> bool {
         let n = [self.ends[0].node(), self.ends[1].node()];
         n == [a, b] || n == [b, a]

@@ -28,6 +28,8 @@ pub(super) struct Host {
     pub(super) rng: RefCell<Prng>,
     pub(super) clients: u64,
     pub(super) style: Style,
+    /// The target may not have heard that a connection of this host is lost.
+    pub(super) unheard: Box<dyn Fn() -> bool>,
 }
 
 /// What a host reaches the volume by.
@@ -110,12 +112,18 @@ impl Host {
         let served = {
             let (way, fault) = (way.clone(), self.fault.clone());
             spawn(async move {
-                if let Err(what) = way.serve().await {
+                // Of one that is over nobody waits for answers any more.
+                let served = way.serve().await;
+                if let Err(what) = served
+                    && !way.link().is_dead()
+                {
                     fault.set(what);
                 }
             })
         };
-        // Its first write is behind all that its session before has left.
+        // Its first write is behind all that its session before has left. An NBD target can only tell by the streams: of a lost one it
+        // may not have heard (docs/nbd.md).
+        let is_behind = self.by_iscsi || !(self.unheard)();
         let io = way.io();
         let first = || io.write(LEN - BLOCK, Slice::heap(BLOCK as usize), false);
         let mut began = false;
@@ -124,7 +132,7 @@ impl Host {
             began = first().await.is_ok();
             sleep(MILLIS).await;
         }
-        if began {
+        if began && is_behind {
             self.load.settle_owner(self.number);
         }
         let running: Vec<JoinHandle<()>> = (0..self.clients)

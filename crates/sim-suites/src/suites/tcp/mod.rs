@@ -185,6 +185,8 @@ impl Story {
     /// Puts a host on its node, which has just started.
     fn start(&mut self, n: usize) {
         let node = &self.hosts[n];
+        let (net, a, b) = (Rc::downgrade(self.w.net()), node.number(), self.target.number());
+        let unheard = move || net.upgrade().is_some_and(|net| net.has_unheard_end(a, b));
         let host = Rc::new(Host {
             number: n as u32 + 1,
             by_iscsi: n.is_multiple_of(2),
@@ -198,6 +200,7 @@ impl Story {
             rng: RefCell::new(self.rng.fork()),
             clients: self.rng.between(1, 4),
             style: self.style,
+            unheard: Box::new(unheard),
         });
         node.spawn(host.live());
     }
