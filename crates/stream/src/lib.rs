@@ -68,8 +68,8 @@ pub trait Stream {
     /// Ends both directions at once: what has not gone is dropped, and the peer is told by a reset.
     fn abort(&self);
 
-    /// Takes no more than about so many bytes that have not left yet, where the system knows of such a limit: they would be on their
-    /// way for long to a peer that is slow.
+    /// The system keeps about so many bytes at most that have not left yet. A slow peer gets what is sent after them the sooner.
+    /// Does nothing where the system has no such limit.
     fn limit_unsent(&self, _bytes: u32) {}
 
     /// Bytes that were sent and that the peer's system has not acknowledged.

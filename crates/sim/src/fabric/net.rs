@@ -450,8 +450,7 @@ impl Net {
         self.open_pairs().len() + self.open_pipes().len()
     }
 
-    /// Whether a stream between two nodes is lost in a way that one of them has not heard of, nor will soon: it was cut, or the other
-    /// machine lost power.
+    /// Whether a stream between two nodes is lost, and one of them has not heard of it. It was cut, or the other machine lost power.
     pub fn has_unheard_end(&self, a: NodeNumber, b: NodeNumber) -> bool {
         self.open_pipes().iter().any(|p| p.is_between(a, b) && p.is_unheard())
     }

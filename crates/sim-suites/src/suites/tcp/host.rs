@@ -113,8 +113,7 @@ impl Host {
             let (way, fault) = (way.clone(), self.fault.clone());
             spawn(async move {
                 // Of one that is over nobody waits for answers any more.
-                let served = way.serve().await;
-                if let Err(what) = served
+                if let Err(what) = way.serve().await
                     && !way.link().is_dead()
                 {
                     fault.set(what);
